@@ -1,0 +1,1 @@
+"""The process beside the trainer: owns the lock, the slots and all writing. Runs no code of the user."""

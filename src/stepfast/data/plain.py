@@ -1,0 +1,190 @@
+"""Any iterable as a source of batches: a resume draws the skipped batches again and drops them.
+
+Nothing is known about the iterable but that `iter()` begins an epoch. Loaders that can skip without opening samples
+are the business of their framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from stepfast.core.errors import StateMismatch, UsageError
+
+
+class GlobalRng(Protocol):
+    """The global generators; a framework's `rng` module."""
+
+    def capture(self) -> dict[str, object]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+class Generators(Protocol):
+    """Generators that the iterable's objects hold."""
+
+    def search(self) -> None: ...
+
+    def names(self) -> list[str]: ...
+
+    def capture(self) -> dict[str, object]: ...
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+class IterableSource:
+    """Batches of an iterable; a `core.protocols.BatchSource`.
+
+    Args:
+        data: each `iter(data)` is an epoch.
+        rng: the global generators.
+        generators: those that `data` holds, where somebody can find them.
+        length: batches in an epoch, None where only the end of the iteration tells.
+    """
+
+    def __init__(
+        self, data: Iterable[Any], *, rng: GlobalRng, generators: Generators | None = None, length: int | None
+    ) -> None:
+        if isinstance(data, Iterator):
+            raise UsageError(
+                f"data= is a {type(data).__name__}, an iterator that can be used once: a resume cannot begin it again",
+                hint="pass what it was made from (a DataLoader, a list), or an object whose __iter__ makes a new "
+                "iterator, or data=None and fetch batches in the loop",
+            )
+        if not isinstance(data, Iterable):
+            raise UsageError(
+                f"data= is a {type(data).__name__}, which cannot be iterated",
+                hint="pass a DataLoader or another iterable, or data=None and fetch batches in the loop",
+            )
+        self.length = length
+        self._data = data
+        self._rng = rng
+        self._generators = generators
+        self._start: dict[str, Any] | None = None
+        self._first_epoch: int | None = None
+        self._epoch: _Epoch | None = None
+
+    def facts(self) -> dict[str, object]:
+        facts: dict[str, object] = {"data": type(self._data).__qualname__, "length": self.length}
+        for name in ("batch_size", "drop_last"):
+            value = getattr(self._data, name, None)
+            if isinstance(value, (int, bool)):
+                facts[name] = value
+        return facts
+
+    def begin(self, epoch: int) -> Iterator[Any]:
+        return self._iterate(lambda: self._open(epoch))
+
+    def state(self) -> dict[str, object]:
+        """What a resume at this boundary needs. To be called before the next batch is fetched."""
+        live = self._generators.capture() if self._generators is not None else {}
+        return {"first": self._first_epoch, "start": self._start, "live": live}
+
+    def resume(self, epoch: int, batch: int, state: Any, boundary_rng: Any) -> Iterator[Any]:
+        """The epoch from `batch` on: the batches before it are drawn again and dropped."""
+        start = state["start"]
+        if batch and (start is None or start["epoch"] != epoch):
+            raise StateMismatch(
+                f"the checkpoint is at batch {batch} of epoch {epoch + 1} but does not hold how that epoch began",
+                hint="resume from the checkpoint before it",
+            )
+
+        def settle() -> None:
+            self._rng.restore(boundary_rng)
+            if self._generators is not None:
+                self._generators.restore(state["live"])
+
+        def open_there() -> Iterator[Any]:
+            self._first_epoch = state["first"]
+            if batch == 0:
+                settle()
+                batches = self._open(epoch)
+                if self._began_earlier(epoch):
+                    settle()
+                return batches
+            self._rng.restore(start["rng"])
+            if self._generators is not None:
+                self._generators.restore(start["generators"])
+            self._start = start
+            batches = iter(self._data)
+            if self._began_earlier(epoch):
+                self._rng.restore(start["rng"])
+            for dropped in range(batch):
+                try:
+                    next(batches)
+                except StopIteration:
+                    raise StateMismatch(
+                        f"epoch {epoch + 1} now ends after {dropped} batches, "
+                        f"the checkpoint was written after {batch}",
+                        hint="resume with the data of the run",
+                    ) from None
+            settle()
+            return batches
+
+        settle()
+        return self._iterate(open_there)
+
+    def notes(self) -> list[str]:
+        notes = [
+            f"{type(self._data).__name__} cannot skip: a resume in the middle of an epoch draws the batches before "
+            "it again and drops them"
+        ]
+        if getattr(self._data, "persistent_workers", False):
+            notes.append(
+                "persistent workers keep random state that cannot be stored: a resume may differ in their draws"
+            )
+        if self._generators is not None and (names := self._generators.names()):
+            notes.append(f"random generators found in the data: {', '.join(names)}")
+        return notes
+
+    def close(self) -> None:
+        if self._epoch is not None:
+            self._epoch.close()
+            self._epoch = None
+
+    def _began_earlier(self, epoch: int) -> bool:
+        """Persistent workers draw their seed in their first epoch only; a new process draws it again."""
+        return bool(getattr(self._data, "persistent_workers", False)) and self._first_epoch not in (
+            None,
+            epoch,
+        )
+
+    def _iterate(self, opening: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        self.close()
+        self._epoch = _Epoch(opening)
+        return self._epoch
+
+    def _open(self, epoch: int) -> Iterator[Any]:
+        generators: dict[str, object] = {}
+        if self._generators is not None:
+            self._generators.search()
+            generators = self._generators.capture()
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+        self._start = {"epoch": epoch, "rng": self._rng.capture(), "generators": generators}
+        return iter(self._data)
+
+
+class _Epoch(Iterator[Any]):
+    """One epoch's batches; the iterator is made at the first request, which is the boundary."""
+
+    def __init__(self, opening: Callable[[], Iterator[Any]]) -> None:
+        self._opening: Callable[[], Iterator[Any]] | None = opening
+        self._batches: Iterator[Any] = iter(())
+
+    def __next__(self) -> Any:
+        if self._opening is not None:
+            opening, self._opening = self._opening, None
+            self._batches = opening()
+        return next(self._batches)
+
+    def close(self) -> None:
+        self._opening, self._batches = None, iter(())
+
+
+def length_of(data: object) -> int | None:
+    """`len(data)`, or None where it has none."""
+    try:
+        return len(data)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None

@@ -1,0 +1,1 @@
+"""PyTorch: its leaves, its random numbers, its loaders."""

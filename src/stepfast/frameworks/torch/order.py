@@ -1,0 +1,126 @@
+"""The user's sampler with a plan for one epoch around it: how many batches to skip, and what goes to workers.
+
+The order is the user's own: the sampler is asked as often as the loop would have asked it, and no sample is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from stepfast.core.errors import StateMismatch
+from stepfast.frameworks.torch import rng
+from stepfast.frameworks.torch.workers import Sent, seed_globals
+
+_DRAW_ONCE = (
+    RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler,
+    list, tuple, range,
+)  # fmt: skip
+"""Samplers that touch the global generators before their first index only."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """What is special about one epoch."""
+
+    epoch: int
+    skip: int = 0
+    after_skip: Callable[[], None] | None = None
+    """Runs after the last skipped batch and before the first that is used."""
+    seed: int | None = None
+    """Of the run; None where the loader has no workers."""
+    stream: bytes = b""
+    """Seed of a sampler that draws from a global generator between batches."""
+    empty_iterators: int = 0
+    """How many iterators are made only to be thrown away: the loader's own start makes one."""
+
+
+class PlannedOrder:
+    """Stands in the place of the loader's batch sampler (or sampler, where it does not batch)."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.plan = Plan(epoch=0)
+        self.has_own_stream = not _draws_once(inner)
+        self.drew_between_batches = False
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def sampler_name(self) -> str:
+        return type(self.inner.sampler if type(self.inner) is BatchSampler else self.inner).__qualname__
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.plan.empty_iterators:
+            self.plan.empty_iterators -= 1
+            return iter(())
+        return _Walk(self, self.plan, iter(self.inner))
+
+
+class _Walk(Iterator[Any]):
+    def __init__(self, order: PlannedOrder, plan: Plan, inner: Iterator[Any]) -> None:
+        self._order = order
+        self._plan = plan
+        self._inner = inner
+        self._batch = 0
+        self._stream: dict[str, object] | None = None
+
+    def __next__(self) -> Any:
+        plan = self._plan
+        if self._batch < plan.skip:
+            self._skip()
+        indices = self._draw()
+        self._batch += 1
+        if plan.seed is None:
+            return indices
+        return Sent(indices, seed=plan.seed, epoch=plan.epoch, batch=self._batch - 1)
+
+    def _skip(self) -> None:
+        while self._batch < self._plan.skip:
+            try:
+                self._draw()
+            except StopIteration:
+                raise StateMismatch(
+                    f"epoch {self._plan.epoch + 1} now ends after {self._batch} batches, "
+                    f"the checkpoint was written after {self._plan.skip}",
+                    hint="resume with the dataset and the sampler of the run",
+                ) from None
+            self._batch += 1
+        if self._plan.after_skip is not None:
+            self._plan.after_skip()
+
+    def _draw(self) -> Any:
+        # The first draw is the script's own, from the global generators: most samplers seed themselves by it.
+        if self._batch == 0 or not self._order.has_own_stream:
+            return next(self._inner)
+        # A resume asks for many indices in a row, with no step between them: what the loop draws from the global
+        # generators must not reach the order.
+        outside = rng.capture_cpu()
+        if self._stream is None:
+            seed_globals(self._plan.stream)
+            self._stream = rng.capture_cpu()
+        else:
+            rng.restore(self._stream)
+        try:
+            return next(self._inner)
+        finally:
+            after = rng.capture_cpu()
+            self._order.drew_between_batches |= after != self._stream
+            self._stream = after
+            rng.restore(outside)
+
+
+def _draws_once(sampler: object) -> bool:
+    if type(sampler) is BatchSampler:
+        return _draws_once(sampler.sampler)
+    return type(sampler) in _DRAW_ONCE

@@ -1,0 +1,1 @@
+"""Pure rules about when: triggers, retention, options, the comparison of settings. No clock, no I/O."""

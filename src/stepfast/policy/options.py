@@ -1,0 +1,56 @@
+"""The settings of a run as values: what is checked in one place and travels as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepfast.core.errors import UsageError
+from stepfast.policy.retention import Retention
+from stepfast.policy.triggers import Trigger
+
+RESUME_MODES = ("auto", "require", "fresh")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings that few runs need.
+
+    `save`: when to save (default: every 600 s, at epoch ends, on signals, exceptions and requests).
+    `keep`: which checkpoints stay (default: the newest 3 and all tagged).
+    `hyperparameters`: values of your own that are recorded and compared at the next start.
+    `deterministic`: switch the framework's deterministic kernels on.
+    """
+
+    save: Trigger | None = None
+    keep: Retention = field(default_factory=Retention)
+    hyperparameters: Mapping[str, object] = field(default_factory=dict)
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.save is not None and not isinstance(self.save, Trigger):
+            raise UsageError(
+                f"Options(save={self.save!r}) is not a trigger", hint="Options(save=Every(steps=500) | EpochEnd())"
+            )
+        if not isinstance(self.keep, Retention):
+            raise UsageError(f"Options(keep={self.keep!r}) is not a Retention", hint="Options(keep=Retention(newest=5))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Length:
+    """How long the run is: in epochs, in steps, or whichever ends first."""
+
+    epochs: int | None
+    steps: int | None
+    accumulate: int
+
+    def __post_init__(self) -> None:
+        if self.epochs is None and self.steps is None:
+            raise UsageError("neither epochs= nor steps= was given", hint="say how long to train: epochs=3 or steps=10_000")
+        for name, value, least in (
+            ("epochs", self.epochs, 0),
+            ("steps", self.steps, 0),
+            ("accumulate", self.accumulate, 1),
+        ):
+            if value is not None and (type(value) is not int or value < least):
+                raise UsageError(f"{name}={value!r}: a whole number from {least} is needed", hint=f"{name}={max(least, 3)}")

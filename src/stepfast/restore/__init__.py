@@ -1,0 +1,1 @@
+"""From the newest good checkpoint back into the objects of the script."""

@@ -1,0 +1,265 @@
+"""What is kept at each boundary, and what is done with it: a record of the boundary, a save when one is due, the row
+in progress.bin, the check of a resume. The loop itself is trainer/loop.py."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import xxhash
+
+from stepfast.core.errors import StepfastError
+from stepfast.core.protocols import Framework, TrainState
+from stepfast.core.words import Cursor
+from stepfast.policy.triggers import Clocks
+from stepfast.report.lines import duration
+from stepfast.store.progress import NO_DIGEST, ProgressRow, ProgressWriter
+from stepfast.trainer.history import History
+from stepfast.trainer.saver import Saver, SaveRequest
+from stepfast.trainer.selfcheck import SelfCheck
+from stepfast.trainer.signals import Signals
+
+RECORD_SHARE = 0.01
+"""A record of every boundary may cost this share of a step; where it costs more, only boundaries with a save have one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The train state at a boundary: collected, small moving parts copied, nothing else copied."""
+
+    cursor: Cursor
+    state: TrainState
+    versions: list[int]
+    buffers: Mapping[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Keep:
+    """One run's keeping."""
+
+    framework: Framework
+    batch_digest: Callable[[object], bytes]
+    saver: Saver
+    clocks: Clocks
+    signals: Signals
+    history: History
+    progress: ProgressWriter
+    check: SelfCheck
+    settings: Mapping[str, object]
+    say: Callable[[str], None]
+    saved_step: int | None = None
+    saved_finished: str | None = None
+    saved_revision: int = 0
+    wanted_names: list[str] = field(default_factory=list)
+    stop_asked: bool = False
+    record: Record | None = None
+    _parameters: list[int] = field(default_factory=list)
+    _digest: xxhash.xxh3_128 | None = None
+    _digest_every: int = 1
+    _costs: dict[str, float] = field(default_factory=dict)
+    _step_began: float = 0.0
+    _step_s: float = 0.0
+
+    # ------------------------------------------------------------------ at a boundary
+    def saw_batch(self, step: int, batch: object) -> None:
+        """Digest a batch as it is handed out, at most at 1 % of a step."""
+        if step % self._digest_every:
+            return
+        began = time.perf_counter()
+        digest = self.batch_digest(batch)
+        if self._digest is None:
+            self._digest = xxhash.xxh3_128()
+        self._digest.update(digest)
+        self._cost("digest", time.perf_counter() - began)
+        if self._step_s and step >= 20:
+            while self._costs["digest"] > RECORD_SHARE * self._step_s * self._digest_every and self._digest_every < 1024:
+                self._digest_every *= 2
+
+    def step_finished(self, cursor: Cursor, values: Mapping[str, float]) -> None:
+        """The boundary after step `cursor.step` was reached: its row, and the comparison of a resume."""
+        row = ProgressRow(
+            step=cursor.step,
+            epoch=cursor.epoch,
+            batch=cursor.batch,
+            values_digest=_values_digest(values),
+            loss=next(iter(values.values()), None),
+            batch_digest=self._digest.digest() if self._digest is not None else None,
+        )
+        self._digest = None
+        self.progress.append(row)
+        if not self.check.is_done:
+            if (difference := self.check.compare(row)) is not None:
+                self.say(difference.words())
+                self.saver.event("resume-differs", step=difference.step, what=difference.what)
+            if self.check.is_done:
+                self.say(self.check.verdict())
+                self.saver.event("resume-checked", verdict=self.check.verdict())
+
+    def boundary(
+        self,
+        cursor: Cursor,
+        private: Mapping[str, object],
+        *,
+        epoch_ended: bool,
+        finished: str | None = None,
+        reasons: tuple[str, ...] = (),
+    ) -> None:
+        """Everything that is due at this boundary, in order: word from the agent, the record, the save."""
+        now = time.monotonic()
+        if self._step_began:
+            self._step_s = now - self._step_began if not self._step_s else 0.9 * self._step_s + 0.1 * (now - self._step_began)
+        self._step_began = now
+        self.saver.poll()
+        due = [*self.clocks.due(step=cursor.step, epoch_ended=epoch_ended, now=now), *reasons, *self._events()]
+        if finished is not None:
+            due.append("end")
+        self.record = None
+        self._parameters = self.framework.parameter_versions()
+        if due or self.wanted_names or self._may_record():
+            began = time.perf_counter()
+            self.record = self.make_record(cursor, private)
+            self._cost("record", time.perf_counter() - began)
+        if due or self.wanted_names:
+            assert self.record is not None
+            self.save(self.record, tuple(due), finished=finished)
+
+    def make_record(self, cursor: Cursor, private: Mapping[str, object]) -> Record:
+        state = self.framework.collect(private)
+        return Record(
+            cursor=cursor,
+            state=state,
+            versions=self.framework.versions(state),
+            buffers=self.framework.written_by_forward(state),
+        )
+
+    def has_updated(self) -> bool:
+        """Whether an update was made since the boundary."""
+        return self.framework.parameter_versions() != self._parameters
+
+    def has_changed(self) -> bool:
+        """Whether a tensor was written since the boundary, running statistics that were copied excepted."""
+        if (record := self.record) is None:
+            return True
+        leaves = (*record.state.static, *record.state.dynamic)
+        now = self.framework.versions(record.state)
+        return any(
+            was != is_now and leaf.name not in record.buffers
+            for leaf, was, is_now in zip(leaves, record.versions, now, strict=True)
+        )
+
+    def save(self, record: Record, reasons: tuple[str, ...], *, finished: str | None = None, late: bool = False) -> None:
+        """Save a record. `late`: Forward may have run since, so copied statistics stand in for the live ones."""
+        requests, self.saver.requests = self.saver.requests, []
+        names = [*self.wanted_names, *(r.name for r in requests if r.name)]
+        self.wanted_names = []
+        self.stop_asked = self.stop_asked or any(r.what == "stop" for r in requests)
+        step = record.cursor.step
+        again = step == self.saved_step
+        if again and not names and not requests and finished == self.saved_finished:
+            return
+        self.saved_revision = self.saved_revision + 1 if again else 0
+        self.saved_step, self.saved_finished = step, finished
+        segments = self.history.files()
+        self.saver.save(
+            SaveRequest(
+                state=record.state,
+                instead=record.buffers if late else {},
+                cursor=record.cursor,
+                loop={
+                    "format": 1,
+                    "cursor": {"step": step, "epoch": record.cursor.epoch, "batch": record.cursor.batch},
+                    "settings": self.settings,
+                    "metric_names": self.history.names(),
+                    "tree": record.state.tree,
+                },
+                segments=segments,
+                full_segments=frozenset(name for name in segments if self.history.is_full(name, step)),
+                reasons=reasons,
+                name=next((name for name in names if name), None),
+                finished=finished,
+                revision=self.saved_revision,
+                wanted_by=tuple(r.id for r in requests),
+            )
+        )
+
+    # ------------------------------------------------------------------ when the loop is left
+    def save_boundary_if_whole(self, why: str) -> bool:
+        """Save the boundary of the step in flight, if nothing shared was written since. Whether it is safe now."""
+        if self.record is None or self.has_changed():
+            return False
+        self.save(self.record, (why,), late=True)
+        return True
+
+    def wait_durable(self) -> None:
+        self.saver.drain()
+
+    def act_on_signals(self) -> None:
+        """After the save at a boundary: leave, if a signal or a command asked for it. Raises to leave."""
+        signals = self.signals
+        if signals.interrupts:
+            self.wait_durable()
+            self._say_saved("Ctrl-C")
+            raise KeyboardInterrupt
+        if signals.terminate:
+            self.wait_durable()
+            self._say_saved("SIGTERM")
+            previous = signals.previous(signal.SIGTERM)
+            if callable(previous):
+                previous(signal.SIGTERM, None)
+            raise SystemExit(143)
+        if self.stop_asked:
+            self.wait_durable()
+            self._say_saved("stepfast stop")
+            raise SystemExit(75)
+        signals.save = False
+
+    def _say_saved(self, who: str) -> None:
+        durable = self.saver.last_durable
+        where = "nothing is durable" if durable is None else f"step {durable:,} is durable; the next start goes on there"
+        self.say(f"{who}: {where}")
+
+    # ------------------------------------------------------------------ inside
+    def _events(self) -> list[str]:
+        """Events that ask for a save. A signal always saves before the process leaves, listened to or not."""
+        reasons = []
+        if self.signals.any() and (self.clocks.listens_to("signal") or not self.signals.save):
+            reasons.append("signal")
+        if self.saver.requests:
+            reasons.append("request")
+        return reasons
+
+    def _may_record(self) -> bool:
+        cost = self._costs.get("record", 0.0)
+        return not self._step_s or cost <= RECORD_SHARE * self._step_s
+
+    def _cost(self, what: str, seconds: float) -> None:
+        known = self._costs.get(what)
+        self._costs[what] = seconds if known is None else min(0.9 * known + 0.1 * seconds, 2 * known)
+
+    def final_words(self) -> str:
+        """For the last line: what is durable, and how old it is."""
+        if self.saver.last_failure is not None:
+            return f"the last save failed: {self.saver.last_failure.message}"
+        if self.saver.last_durable is None:
+            return "nothing was saved"
+        age = time.monotonic() - (self.saver.last_durable_at or time.monotonic())
+        return f"step {self.saver.last_durable:,} is durable since {duration(age)}"
+
+    def raise_if_failed(self) -> None:
+        """At the very end a save that failed is an error: nothing will try again."""
+        if self.saver.last_failure is not None:
+            failure: StepfastError = self.saver.last_failure
+            raise failure
+
+
+def _values_digest(values: Mapping[str, float]) -> bytes:
+    if not values:
+        return NO_DIGEST
+    digest = xxhash.xxh3_128()
+    for name, value in values.items():
+        digest.update(name.encode() + b"\0" + struct.pack("<d", value))
+    return digest.digest()

@@ -1,0 +1,293 @@
+"""The loop that the user's script walks: epochs, batches, boundaries between steps, and every way to leave.
+
+A boundary is reached when a new step's first batch is asked for, before it is fetched; the end of an epoch's batches
+is none, because the epoch's tail belongs to its last step.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from stepfast.core.errors import Damaged, UsageError
+from stepfast.core.points import point
+from stepfast.core.protocols import BatchSource
+from stepfast.core.words import Cursor
+from stepfast.data.position import Position
+from stepfast.trainer.history import History, StepLog
+from stepfast.trainer.leaving import left_by_break
+
+_END = object()
+COMPLETE = "complete"
+
+
+class Keeping(Protocol):
+    """What the loop tells at its boundaries; `Run(None)` has one that keeps nothing."""
+
+    def begun(self) -> None: ...
+
+    def settle(self) -> None:
+        """A resume: bring the state back to the boundary once more, the script may have moved it since `Run`."""
+
+    def private_state(self) -> dict[str, object]: ...
+
+    def open_epoch(self, source: BatchSource, epoch: int) -> Iterator[Any]: ...
+
+    def saw_batch(self, step: int, batch: object) -> None: ...
+
+    def step_finished(self, cursor: Cursor, values: Mapping[str, float]) -> None: ...
+
+    def boundary(
+        self, cursor: Cursor, private: Mapping[str, object], *, epoch_ended: bool, finished: str | None
+    ) -> None: ...
+
+    def has_updated(self) -> bool: ...
+
+    def batches_left_out(self, epoch: int, count: int | None) -> None: ...
+
+    def paused(self, cursor: Cursor, private: Mapping[str, object], *, counted: bool) -> None: ...
+
+    def failed(self) -> None: ...
+
+    def completed(self) -> None: ...
+
+    def ended(self) -> None: ...
+
+
+class Loop:
+    """One pass of the script over the batches still to do."""
+
+    def __init__(
+        self,
+        *,
+        position: Position,
+        source: BatchSource | None,
+        keeping: Keeping,
+        history: History,
+        step_log: StepLog,
+        resumed: bool,
+    ) -> None:
+        self.position = position
+        self.finishing: str | None = None
+        self._source = source
+        self._keeping = keeping
+        self._history = history
+        self._step_log = step_log
+        self._must_settle = resumed
+        self._was_left = False
+        self._is_running = False
+        self._broken = False
+        self._exhausted = False
+
+    # ------------------------------------------------------------------ what a script iterates
+    def epochs(self) -> Iterator[Epoch]:
+        if self._source is None:
+            raise UsageError(
+                "epochs() needs data=; this run has data=None", hint="iterate the run: for step in run: ..."
+            )
+        return self._guarded(self._epochs())
+
+    def batches(self) -> Iterator[Any]:
+        return self._guarded(self._all_batches() if self._source is not None else self._steps())
+
+    def epoch_batches(self) -> Iterator[Any]:
+        """The batches of the epoch in hand, for `for batch in epoch`."""
+        return self._leaving_inner(self._epoch_batches())
+
+    def _guarded(self, inner: Iterator[Any]) -> Iterator[Any]:
+        """Begin, walk, and note how it was left."""
+        if self._is_running or self._was_left:
+            raise UsageError(
+                "the loop of this Run was begun before",
+                hint="one Run has one loop: build the Run again to go on where it stopped",
+            )
+        self._is_running = True
+        self._keeping.begun()
+        try:
+            yield from inner
+            self._keeping.completed()
+        except GeneratorExit:
+            if not sys.is_finalizing():
+                self._left(left_by_break(sys._getframe().f_back))
+            raise
+        finally:
+            self._is_running, self._was_left = False, True
+            self._keeping.ended()
+
+    def _leaving_inner(self, inner: Iterator[Any]) -> Iterator[Any]:
+        try:
+            yield from inner
+        except GeneratorExit:
+            self._broken = left_by_break(sys._getframe().f_back)
+            raise
+
+    # ------------------------------------------------------------------ walks
+    def _epochs(self) -> Iterator[Epoch]:
+        position = self.position
+        if position.handed == 0:
+            self._settle()
+        self._first_boundary()
+        while not self._is_over():
+            self._broken = self._exhausted = False
+            yield Epoch(self, position.epoch)
+            self._after_epoch()
+
+    def _all_batches(self) -> Iterator[Any]:
+        self._settle()
+        self._first_boundary()
+        while not self._is_over():
+            yield from self._epoch_batches()
+            self._after_epoch()
+
+    def _steps(self) -> Iterator[int]:
+        """No data: the step number is all there is."""
+        position = self.position
+        self._settle()
+        self._first_boundary()
+        while not self._is_over():
+            position.hand()
+            yield position.step
+            self._finish_step()
+            self._boundary(self._keeping.private_state(), epoch_ended=False, finished=self._end_reason())
+
+    def _epoch_batches(self) -> Iterator[Any]:
+        position, keeping = self.position, self._keeping
+        assert self._source is not None
+        self._settle()
+        if position.is_complete:
+            return
+        fetch = keeping.open_epoch(self._source, position.epoch)
+        while not position.epoch_exhausted:
+            private: dict[str, object] | None = None
+            if position.in_step and position.at_window_start:
+                if position.is_last_step or self.finishing is not None:
+                    return
+                private = keeping.private_state()
+                if position.epoch_length is not None:
+                    self._step_boundary(private)
+                    private = None
+            point("loop:before-fetch")
+            batch = next(fetch, _END)
+            if batch is _END:
+                if position.epoch_length is None:
+                    self._exhausted = True
+                    return
+                raise Damaged(
+                    f"the data ended after {position.handed:,} batches; its length says {position.epoch_length:,}",
+                    hint="give the loader a __len__ that is true, or none",
+                )
+            if private is not None:
+                self._step_boundary(private)
+            position.hand()
+            keeping.saw_batch(position.step, batch)
+            yield batch
+        self._exhausted = True
+
+    # ------------------------------------------------------------------ boundaries
+    def _settle(self) -> None:
+        if self._must_settle:
+            self._must_settle = False
+            self._keeping.settle()
+
+    def _first_boundary(self) -> None:
+        if not self._is_over():
+            self._boundary(self._keeping.private_state(), epoch_ended=False, finished=None)
+
+    def _step_boundary(self, private: Mapping[str, object]) -> None:
+        self._finish_step()
+        self._boundary(private, epoch_ended=False, finished=None)
+
+    def _finish_step(self) -> None:
+        position = self.position
+        values = self._step_log.take()
+        self._history.add(position.step, position.epoch, values)
+        cursor = Cursor(step=position.step, epoch=position.epoch, batch=max(position.handed - 1, 0))
+        self._keeping.step_finished(cursor, values)
+        position.finish_step()
+
+    def _drop_step(self) -> None:
+        """A step that was left before its update: its batch is not in the weights. What was logged since belongs to
+        the step before."""
+        position = self.position
+        values = self._step_log.take()
+        if position.step > 0:
+            self._history.add(position.step - 1, position.epoch, values)
+        position.in_step = False
+        position.handed = max(position.handed - 1, 0)
+
+    def _after_epoch(self) -> None:
+        """The next epoch was asked for: the tail has run."""
+        position = self.position
+        if position.in_step:
+            if self._broken and not self._keeping.has_updated():
+                self._drop_step()
+            else:
+                self._finish_step()
+        ends_here = self._is_over() and not self._exhausted and not self._broken
+        if not self._exhausted and not ends_here:
+            known = position.epoch_length
+            self._keeping.batches_left_out(position.epoch, None if known is None else known - position.handed)
+        if not ends_here:
+            position.next_epoch()
+        self._boundary(self._keeping.private_state(), epoch_ended=not ends_here, finished=self._end_reason())
+
+    def _boundary(self, private: Mapping[str, object], *, epoch_ended: bool, finished: str | None) -> None:
+        self._keeping.boundary(self.position.cursor(), private, epoch_ended=epoch_ended, finished=finished)
+        point("loop:boundary")
+
+    # ------------------------------------------------------------------ ends
+    def _is_over(self) -> bool:
+        return self.position.is_complete or self.finishing is not None
+
+    def _end_reason(self) -> str | None:
+        if self.finishing is not None:
+            return f"finish: {self.finishing}"
+        return COMPLETE if self.position.is_complete else None
+
+    def _left(self, by_break: bool) -> None:
+        """The outer loop was left before its end."""
+        position = self.position
+        if not by_break:
+            self._keeping.failed()
+            return
+        counted = position.in_step and self._keeping.has_updated()
+        if counted:
+            self._finish_step()
+            if position.epoch_exhausted:
+                position.next_epoch()
+        elif position.in_step:
+            self._drop_step()
+        self._keeping.paused(position.cursor(), self._keeping.private_state(), counted=counted)
+
+
+class Epoch:
+    """The batches of one epoch that are still to do, in their order."""
+
+    def __init__(self, loop: Loop, number: int) -> None:
+        self._loop = loop
+        self.number = number
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._loop.epoch_batches()
+
+    def __len__(self) -> int:
+        """Batches of the whole epoch, also after a resume."""
+        length = self._loop.position.epoch_length
+        if length is None:
+            raise TypeError("the data has no length: only its end tells how many batches an epoch has")
+        return length
+
+    def enumerate(self) -> Iterator[tuple[int, Any]]:
+        """Batches with their index in the epoch, counted as in the undisturbed run."""
+        return self._loop._leaving_inner(self._numbered())
+
+    def mean(self, name: str) -> float:
+        """The mean of what was logged under `name` in this epoch, before a crash included."""
+        return self._loop._history.mean(name, self.number)
+
+    def _numbered(self) -> Iterator[tuple[int, Any]]:
+        for batch in self._loop._epoch_batches():
+            yield self._loop.position.handed - 1, batch
+
+

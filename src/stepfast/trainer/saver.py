@@ -1,0 +1,224 @@
+"""From a collected train state to the agent: a slot, the copy, the draft, and word of what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import xxhash
+
+from stepfast.capture.capture import Capture
+from stepfast.core.errors import AgentLost, StepfastError
+from stepfast.core.protocols import Framework, TrainState
+from stepfast.core.words import Cursor, StoredFile
+from stepfast.store.manifest import Manifest
+from stepfast.store.run_directory import RunDirectory
+from stepfast.trainer import refusals
+from stepfast.trainer.agent_process import AgentProcess
+from stepfast.wire.channel import ChannelClosed
+from stepfast.wire.messages import Committed, Failed, Message, Opened, Refused, Request, Snapshot, Span
+
+DRAIN_DEADLINE_S = 600.0
+NUM_SLOTS = 2
+MAX_AGENT_STARTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRequest:
+    """What one save is: the state, where it stands, and why."""
+
+    state: TrainState
+    instead: Mapping[str, Any]
+    cursor: Cursor
+    loop: Mapping[str, object]
+    segments: Mapping[str, bytes | bytearray]
+    full_segments: frozenset[str]
+    reasons: tuple[str, ...]
+    name: str | None = None
+    finished: str | None = None
+    revision: int = 0
+    wanted_by: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Saver:
+    """Owns the agent of one run."""
+
+    path: str
+    script: str
+    keep_newest: int
+    framework: Framework
+    facts: Mapping[str, Any]
+    """Fields of every manifest: versions, hyperparameters, git commit, determinism."""
+    say: Callable[[str], None]
+    agent: AgentProcess
+    opened: Opened
+    last_durable: int | None = None
+    last_durable_at: float | None = None
+    k0_s: list[float] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    last_failure: StepfastError | None = None
+    _capture: Capture = field(init=False)
+    _durable_segments: dict[str, StoredFile] = field(default_factory=dict)
+    _sent_segments: dict[int, dict[str, StoredFile]] = field(default_factory=dict)
+    _starts: int = 1
+
+    def __post_init__(self) -> None:
+        self._capture = Capture(self.framework)
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        path: str,
+        mode: str,
+        script: str,
+        keep_newest: int,
+        framework: Framework,
+        facts: Mapping[str, Any],
+        say: Callable[[str], None],
+    ) -> Saver:
+        agent = AgentProcess(path=path, mode=mode, script=script, keep_newest=keep_newest)
+        opened = agent.wait_opened()
+        return cls(
+            path=path,
+            script=script,
+            keep_newest=keep_newest,
+            framework=framework,
+            facts=facts,
+            say=say,
+            agent=agent,
+            opened=opened,
+        )
+
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory.open(self.path)
+
+    def restored(self, manifest: Manifest) -> None:
+        """Segments of the checkpoint that was loaded need not be sent again."""
+        self.last_durable = manifest.step
+        self._durable_segments = {f.name: f for f in manifest.files if f.name.startswith("metrics-")}
+
+    def save(self, request: SaveRequest) -> None:
+        """Copy into a slot and hand it over. Blocks for the copy, and for a slot if the agent still writes them all."""
+        try:
+            self._save(request)
+        except ChannelClosed:
+            self._start_again()
+        except (AgentLost, StepfastError) as error:
+            self._failed(request.cursor.step, error)
+
+    def poll(self) -> None:
+        """Take in what the agent has to say; never waits."""
+        try:
+            for message in self.agent.poll():
+                self._take(message)
+        except ChannelClosed:
+            self._start_again()
+
+    def drain(self) -> None:
+        """Wait until every save is durable or has failed."""
+        try:
+            self.agent.drain(DRAIN_DEADLINE_S, self._take)
+        except ChannelClosed:
+            self._start_again()
+
+    def event(self, kind: str, **fields: object) -> None:
+        try:
+            self.agent.event(kind, **fields)
+        except ChannelClosed:
+            self._start_again()
+
+    def close(self, reason: str) -> None:
+        self._capture.forget_slots()
+        self.agent.close(reason)
+
+    # ------------------------------------------------------------------ inside
+    def _save(self, request: SaveRequest) -> None:
+        linked = {
+            name: self._durable_segments[name]
+            for name in request.full_segments
+            if name in self._durable_segments
+        }
+        small: dict[str, bytes] = {"loop.json": msgspec.json.encode(request.loop)}
+        small |= {name: bytes(data) for name, data in request.segments.items() if name not in linked}
+        if not self.agent.slots or not self._capture.fits(request.state, small, self.agent.slots[0].size):
+            self._capture.forget_slots()
+            self.agent.reserve(self._capture.bytes_needed(request.state, small), NUM_SLOTS)
+        began = time.perf_counter()
+        number = self.agent.wait_free_slot()
+        captured = self._capture.take(
+            request.state, small, slot=number, memory=self.agent.slots[number].view(), instead=request.instead
+        )
+        k0_s = time.perf_counter() - began
+        self.k0_s.append(k0_s)
+        draft = Manifest(
+            run_id=self.opened.run_id,
+            step=request.cursor.step,
+            epoch=request.cursor.epoch,
+            batch=request.cursor.batch,
+            reasons=request.reasons,
+            name=request.name,
+            finished=request.finished,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            files=(*captured.files, *linked.values()),
+            aliases=dict(request.state.aliases),
+            k0_s=k0_s,
+            revision=request.revision,
+            **self.facts,
+        )
+        self._sent_segments[request.cursor.step] = {
+            name: replace(
+                StoredFile(name=name, size=len(small[name])), digest=xxhash.xxh3_128_hexdigest(small[name])
+            )
+            for name in request.full_segments
+            if name in small
+        } | linked
+        self.agent.send(
+            Snapshot(
+                slot=number,
+                draft=draft.to_json(),
+                spans=[Span(name=name, offset=offset, size=size) for name, offset, size in captured.spans],
+                linked=sorted(linked),
+                wanted_by=list(request.wanted_by),
+            )
+        )
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Committed):
+            self.last_durable, self.last_durable_at = message.step, time.monotonic()
+            self._durable_segments = self._sent_segments.pop(message.step, {})
+            self._sent_segments = {s: f for s, f in self._sent_segments.items() if s > message.step}
+            self.last_failure = None
+        elif isinstance(message, Failed):
+            self._failed(message.step, refusals.as_error(message))
+        elif isinstance(message, Request):
+            self.requests.append(message)
+        elif isinstance(message, Refused):
+            raise refusals.as_error(message)
+
+    def _failed(self, step: int, error: StepfastError) -> None:
+        self.last_failure = error
+        hint = f" {error.hint[0].upper()}{error.hint[1:]}." if error.hint else ""
+        self.say(f"the save of step {step:,} failed: {error.message}. Training goes on.{hint}")
+
+    def _start_again(self) -> None:
+        """The agent died: say so, start another. What was not on disk yet is lost with it."""
+        how = self.agent.how_it_died()
+        self._capture.forget_slots()
+        self.agent.close("died")
+        if self._starts >= MAX_AGENT_STARTS:
+            raise AgentLost(
+                f"the agent died {self._starts} times ({how}); no checkpoint can be written any more",
+                hint=f"agent.log in {self.path} says why; start again to go on from the last checkpoint",
+            )
+        self._starts += 1
+        durable = "nothing" if self.last_durable is None else f"step {self.last_durable:,}"
+        self.say(f"the agent died ({how}); a new one is started. Durable: {durable}")
+        self.agent = AgentProcess(path=self.path, mode="auto", script=self.script, keep_newest=self.keep_newest)
+        self.opened = self.agent.wait_opened()

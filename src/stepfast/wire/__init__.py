@@ -1,0 +1,1 @@
+"""Messages between trainer, agent and commands, and their channels. Not what they lead to."""
