@@ -55,9 +55,7 @@ def lay_out(
     for file_name, content in files.items():
         leaves: tuple[Leaf, ...] = ()
         if isinstance(content, dict):
-            header, offsets, size = build_header(
-                [(key, "U8", (len(raw),)) for key, raw in content.items()], {}
-            )
+            header, offsets, size = build_header([(key, "U8", (len(raw),)) for key, raw in content.items()], {})
             raw = header + b"".join(raw for _, raw in sorted(zip(offsets, content.values(), strict=True)))
             leaves = tuple(
                 Leaf(
@@ -133,9 +131,7 @@ class Trainer:
         assert isinstance(answer, Opened | Refused)
         return answer
 
-    def open(
-        self, path: Path, mode: Literal["auto", "require", "fresh"] = "auto", keep_newest: int = 3
-    ) -> Opened:
+    def open(self, path: Path, mode: Literal["auto", "require", "fresh"] = "auto", keep_newest: int = 3) -> Opened:
         answer = self.ask_open(path, mode, keep_newest)
         assert isinstance(answer, Opened), answer
         self.run_id = answer.run_id
@@ -150,9 +146,7 @@ class Trainer:
     def take(self, answer: Slots) -> None:
         self.slots = [Slot.attach(fd, answer.size) for fd in self.channel.take_fds(answer.count)]
 
-    def send(
-        self, laid: Laid, slot: int = 0, linked: Sequence[str] = (), wanted_by: Sequence[int] = ()
-    ) -> None:
+    def send(self, laid: Laid, slot: int = 0, linked: Sequence[str] = (), wanted_by: Sequence[int] = ()) -> None:
         self.slots[slot].view(0, len(laid.data))[:] = laid.data
         self.channel.send(
             Snapshot(
@@ -236,9 +230,7 @@ def main() -> None:
     # The agent is stopped, so it cannot have read anything of this before we are dead.
     os.kill(trainer.process.pid, signal.SIGSTOP)
     for number, step in enumerate((10, 20)):
-        trainer.send(
-            lay_out(step, {"loop.json": b"{}", "model.safetensors": {"w": bytes([step]) * 70_000}}), number
-        )
+        trainer.send(lay_out(step, {"loop.json": b"{}", "model.safetensors": {"w": bytes([step]) * 70_000}}), number)
     if manner == "half":
         trainer.channel._sock.send(b"\x00\x01\x00\x00half a frame")
     if manner == "worker" and os.fork() == 0:

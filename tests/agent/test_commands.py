@@ -47,9 +47,7 @@ def test_a_request_is_done_when_its_save_is_durable(
     asking.send(Ask(what=what, name=name))  # type: ignore[arg-type]
     request = trainer.expect(Request)
     assert (request.what, request.name) == (what, name)
-    trainer.send(
-        lay_out(1, {"loop.json": b"1"}, run_id=trainer.run_id)
-    )  # a save of another reason is no answer
+    trainer.send(lay_out(1, {"loop.json": b"1"}, run_id=trainer.run_id))  # a save of another reason is no answer
     trainer.expect(Committed)
     assert asking.poll() == []
     trainer.send(lay_out(2, {"loop.json": b"2"}, run_id=trainer.run_id, name=name), wanted_by=[request.id])

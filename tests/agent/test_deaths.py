@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,15 @@ def test_nobody_else_may_read_the_run_whatever_the_umask(start: Start, tmp_path:
     for name in ("lock", "agent.log", "agent.sock", "ledger.jsonl"):
         assert modes[f"run/{name}"] == "0o600", (name, modes)
     assert one.bye() == 0
+
+
+def test_an_agent_ends_when_it_is_done_not_when_it_looks_round(start: Start, tmp_path: Path) -> None:
+    """A wake-up that is missed costs the look every second, at the end of each training run."""
+    took_s = 0.0
+    for _ in range(6):
+        one = start()
+        one.open(tmp_path / "run")
+        began = time.monotonic()
+        one.bye()
+        took_s += time.monotonic() - began
+    assert took_s < 3.0, f"{took_s:.1f} s for 6 ends"

@@ -86,9 +86,7 @@ def test_fresh_moves_the_old_run_and_deletes_nothing(start: Start, tmp_path: Pat
     ("what", "code"),
     [("file", "not-a-run"), ("folder", "not-a-run"), ("newer", "format-too-new"), ("torn", "damaged")],
 )
-def test_a_path_that_is_no_run_of_ours_is_refused_untouched(
-    start: Start, tmp_path: Path, what: str, code: str
-) -> None:
+def test_a_path_that_is_no_run_of_ours_is_refused_untouched(start: Start, tmp_path: Path, what: str, code: str) -> None:
     path = tmp_path / "run"
     if what == "file":
         path.write_text("mine")
@@ -130,9 +128,7 @@ def test_a_run_in_use_is_refused_and_the_holder_is_named(start: Start, tmp_path:
 
 def test_who_comes_while_last_words_are_written_waits_for_them(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "run"
-    mortal = subprocess.Popen(
-        [sys.executable, "-m", "tests.agent.scene", str(path), "plain"], stdout=subprocess.PIPE
-    )
+    mortal = subprocess.Popen([sys.executable, "-m", "tests.agent.scene", str(path), "plain"], stdout=subprocess.PIPE)
     with mortal:
         assert mortal.stdout is not None
         agent = json.loads(mortal.stdout.readline())["agent"]

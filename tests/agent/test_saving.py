@@ -42,10 +42,7 @@ def files(step: int) -> Files:
 def read_back(path: Path, step: int) -> dict[str, bytes]:
     run = RunDirectory.open(path)
     assert CheckpointReader(run, step).verify() == []
-    return {
-        stored.name: (run.checkpoint_path(step) / stored.name).read_bytes()
-        for stored in run.manifest(step).files
-    }
+    return {stored.name: (run.checkpoint_path(step) / stored.name).read_bytes() for stored in run.manifest(step).files}
 
 
 def test_a_snapshot_becomes_a_checkpoint_with_every_byte(start: Start, tmp_path: Path) -> None:
@@ -146,9 +143,7 @@ def test_files_that_are_not_in_the_slot_come_from_the_checkpoint_before(start: S
     one.expect(Committed)
     segment = RunDirectory.open(path).manifest(1).file("metrics-00000000.bin")
     assert segment is not None
-    one.send(
-        lay_out(2, {"loop.json": b"2"}, run_id=one.run_id, linked=[segment]), linked=["metrics-00000000.bin"]
-    )
+    one.send(lay_out(2, {"loop.json": b"2"}, run_id=one.run_id, linked=[segment]), linked=["metrics-00000000.bin"])
     assert one.expect(Committed).linked_files == ["metrics-00000000.bin"]
     assert read_back(path, 2) == {"loop.json": b"2", "metrics-00000000.bin": b"m" * 5000}
 
@@ -169,9 +164,7 @@ def test_files_that_are_not_in_the_slot_come_from_the_checkpoint_before(start: S
     two = start()
     two.open(path)
     two.reserve(1 << 20)
-    two.send(
-        lay_out(3, {"loop.json": b"3"}, run_id=one.run_id, linked=[segment]), linked=["metrics-00000000.bin"]
-    )
+    two.send(lay_out(3, {"loop.json": b"3"}, run_id=one.run_id, linked=[segment]), linked=["metrics-00000000.bin"])
     assert two.expect(Committed).linked_files == ["metrics-00000000.bin"]
     two.bye()
     target = RunDirectory.open(path).checkpoint_path(3) / "metrics-00000000.bin"
@@ -181,9 +174,7 @@ def test_files_that_are_not_in_the_slot_come_from_the_checkpoint_before(start: S
     three = start()
     three.open(path)
     three.reserve(1 << 20)
-    three.send(
-        lay_out(4, {"loop.json": b"3"}, run_id=one.run_id, linked=[segment]), linked=["metrics-00000000.bin"]
-    )
+    three.send(lay_out(4, {"loop.json": b"3"}, run_id=one.run_id, linked=[segment]), linked=["metrics-00000000.bin"])
     assert three.expect(Failed).code == "damaged"
 
 
@@ -209,9 +200,7 @@ def test_a_damaged_file_is_not_shared_when_we_have_its_bytes(start: Start, tmp_p
     assert read_back(path, 2) == laid.contents
 
 
-def test_a_named_save_is_tagged_physically_its_own_and_survives_retention(
-    start: Start, tmp_path: Path
-) -> None:
+def test_a_named_save_is_tagged_physically_its_own_and_survives_retention(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "run"
     one = start()
     one.open(path, keep_newest=2)
@@ -252,9 +241,7 @@ def test_everything_is_written_anew_now_and_then(start: Start, tmp_path: Path) -
     assert [step for step, shared in enumerate(is_shared, 1) if not shared] == [1, 20]
 
 
-def test_later_in_the_same_step_replaces_and_the_same_again_is_committed(
-    start: Start, tmp_path: Path
-) -> None:
+def test_later_in_the_same_step_replaces_and_the_same_again_is_committed(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "run"
     one = start()
     one.open(path)
@@ -277,9 +264,7 @@ def test_later_in_the_same_step_replaces_and_the_same_again_is_committed(
     assert read_back(path, 5) == later.contents
 
 
-@pytest.mark.parametrize(
-    "what", ["unaligned", "overlap", "beyond", "missing", "size", "not a draft", "slot", "twice"]
-)
+@pytest.mark.parametrize("what", ["unaligned", "overlap", "beyond", "missing", "size", "not a draft", "slot", "twice"])
 def test_a_snapshot_that_contradicts_itself_is_refused_and_its_slot_freed(
     start: Start, tmp_path: Path, what: str
 ) -> None:
@@ -336,9 +321,7 @@ def test_a_full_disk_fails_one_save_and_loses_nothing(start: Start, small_disk: 
     good = lay_out(1, big, run_id=one.run_id)
     one.send(good)
     one.expect(Committed)
-    full = lay_out(
-        2, {"model.safetensors": {"w": os.urandom(5 << 20)}, "loop.json": b"{}"}, run_id=one.run_id
-    )
+    full = lay_out(2, {"model.safetensors": {"w": os.urandom(5 << 20)}, "loop.json": b"{}"}, run_id=one.run_id)
     one.send(full)
     assert one.expect(Free).slot == 0
     failed = one.expect(Failed)

@@ -90,9 +90,7 @@ def on_copy(f: Follower, call: Call) -> None:
             come_from.position += int(call.result)
         return
     if come_from is None:
-        raise CannotFollow(
-            f"{call.name} from {shown_path(call.args[source])}, which is outside the traced directory"
-        )
+        raise CannotFollow(f"{call.name} from {shown_path(call.args[source])}, which is outside the traced directory")
     begin = int(given[1]) if given else come_from.position
     if not given:
         come_from.position += int(call.result)
@@ -158,11 +156,7 @@ def on_link(f: Follower, call: Call) -> None:
 
 
 def on_symlink(f: Follower, call: Call) -> None:
-    place = (
-        f.place(call, None, call.args[1])
-        if call.name == "symlink"
-        else f.place(call, call.args[1], call.args[2])
-    )
+    place = f.place(call, None, call.args[1]) if call.name == "symlink" else f.place(call, call.args[1], call.args[2])
     if place is not None:
         node = f.new()
         f.links[node] = unhex(call.args[0])
@@ -170,21 +164,13 @@ def on_symlink(f: Follower, call: Call) -> None:
 
 
 def on_remove(f: Follower, call: Call) -> None:
-    place = (
-        f.place(call, call.args[0], call.args[1])
-        if call.name == "unlinkat"
-        else f.place(call, None, call.args[0])
-    )
+    place = f.place(call, call.args[0], call.args[1]) if call.name == "unlinkat" else f.place(call, None, call.args[0])
     if place is not None:
         f.rename(f"remove {f.shown(place)}", (*place, None))
 
 
 def on_mkdir(f: Follower, call: Call) -> None:
-    place = (
-        f.place(call, call.args[0], call.args[1])
-        if call.name == "mkdirat"
-        else f.place(call, None, call.args[0])
-    )
+    place = f.place(call, call.args[0], call.args[1]) if call.name == "mkdirat" else f.place(call, None, call.args[0])
     if place is None:
         return
     node = f.new()
@@ -205,11 +191,7 @@ def on_sync(f: Follower, call: Call) -> None:
 def on_mmap(f: Follower, call: Call) -> None:
     """A shared mapping may be written (at once, or after mprotect) if its file was opened for writing."""
     file = f.file(call, call.args[4])
-    if (
-        file is not None
-        and "MAP_SHARED" in call.args[3]
-        and ("PROT_WRITE" in call.args[2] or "O_RDWR" in file.flags)
-    ):
+    if file is not None and "MAP_SHARED" in call.args[3] and ("PROT_WRITE" in call.args[2] or "O_RDWR" in file.flags):
         raise CannotFollow(f"a writable shared mapping of {f.shown_node(file.node)}")
 
 

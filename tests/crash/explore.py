@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,16 +63,12 @@ class Report:
         return sum(finding.harm.kind == kind for finding in self.findings)
 
     def __str__(self) -> str:
-        counts = (
-            f"{self.points} moments, {self.built} states, {len(self.trees)} trees, {self.checked} checked"
-        )
+        counts = f"{self.points} moments, {self.built} states, {len(self.trees)} trees, {self.checked} checked"
         harms = ", ".join(f"{self.count(kind)} {kind}" for kind in ("lost", "half", "broken"))
         return f"{counts}: {harms} ({self.seconds:.1f} s)"
 
 
-def run_writer(
-    command: Sequence[str], root: Path, log: Path, *, env: dict[str, str] | None = None
-) -> History:
+def run_writer(command: Sequence[str], root: Path, log: Path, *, env: dict[str, str] | None = None) -> History:
     """Trace a writer that works below `root` and prove the trace: replayed in full it is the real tree."""
     root = root.resolve()
     start = Start.read(root)
@@ -100,9 +96,7 @@ def prove_replay(history: History, root: Path) -> None:
         or (replayed[path].kind, replayed[path].content) != (real[path].kind, real[path].content)
     )
     if wrong or names_of_one_file(replayed) != names_of_one_file(real):
-        raise AssertionError(
-            f"the replayed trace differs from the real directory: {wrong[:5] or 'hard links'}"
-        )
+        raise AssertionError(f"the replayed trace differs from the real directory: {wrong[:5] or 'hard links'}")
 
 
 def names_of_one_file(tree: Tree) -> set[tuple[str, ...]]:
@@ -154,24 +148,29 @@ def explore(
     check: Check,
     *,
     readings: Sequence[Reading] = READINGS,
-    without: int | None = None,
+    without: Collection[int] = (),
+    promised: tuple[str, ...] = (),
     known: Known | None = None,
-    limit: int = 256,
-    extra: int = 24,
+    limit: int = 128,
+    extra: int = 16,
     seed: int = 0,
     stop_after: int = 0,
     max_states: int = 0,
 ) -> Report:
-    """Check every crash state not in `known` (which grows). 0: no limit for `stop_after`, `max_states`."""
+    """Check every crash state not in `known` (which grows). 0: no limit for `stop_after`, `max_states`.
+
+    Args:
+        without: numbers of syncs that are pretended never to have happened.
+        promised: what was promised before the history began.
+        limit: up to so many subsets of what is not durable are all tried; of more, the telling and `extra` random.
+    """
     began, report, seen = time.monotonic(), Report(), known if known is not None else set()
     rng = random.Random(seed)
     with scratch() as folder:
         for reading in readings:
-            undisturbed = {
-                (point.effects, point.durable, point.promises) for point in points(history, reading)
-            }
+            undisturbed = {(point.effects, point.durable, point.promises) for point in points(history, reading)}
             for point in points(history, reading, without=without):
-                if without is not None and (point.effects, point.durable, point.promises) in undisturbed:
+                if without and (point.effects, point.durable, point.promises) in undisturbed:
                     continue  # the left-out sync makes no difference here
                 report.points += 1
                 for choice in choices(history, point, reading, limit=limit, extra=extra, rng=rng):
@@ -183,12 +182,12 @@ def explore(
                     seen.add(key)
                     report.trees.add(key[0])
                     report.checked += 1
-                    harm = open_state(tree, folder / f"state-{report.checked}", check, point)
+                    harm = open_state(
+                        tree, folder / f"state-{report.checked}", check, point.label, (*promised, *point.promises)
+                    )
                     if harm is not None:
                         lost = missing(history, point, choice)
-                        report.findings.append(
-                            Finding(harm=harm, reading=reading, where=point.label, missing=lost)
-                        )
+                        report.findings.append(Finding(harm=harm, reading=reading, where=point.label, missing=lost))
                     if (stop_after and len(report.findings) >= stop_after) or report.checked == max_states:
                         report.seconds = time.monotonic() - began
                         return report
@@ -196,14 +195,12 @@ def explore(
     return report
 
 
-def open_state(tree: Tree, where: Path, check: Check, point: Point) -> Harm | None:
+def open_state(tree: Tree, where: Path, check: Check, label: str, promises: tuple[str, ...]) -> Harm | None:
     build(tree, where)
     try:
-        return check(where, point.promises)
+        return check(where, promises)
     except Exception as error:
-        error.add_note(
-            f"in the crash state {point.label}: {[(path, len(node.content)) for path, node in tree.items()]}"
-        )
+        error.add_note(f"in the crash state {label}: {[(path, len(node.content)) for path, node in tree.items()]}")
         raise
     finally:
         shutil.rmtree(where)
@@ -213,32 +210,31 @@ def open_state(tree: Tree, where: Path, check: Check, point: Point) -> Harm | No
 class Barrier:
     """What happens when one fsync of the writer is left out."""
 
-    number: int
     label: str
     finding: Finding | None
 
 
-def leave_out_each(history: History, check: Check, known: Known) -> list[Barrier]:
+def leave_out_each(history: History, check: Check, known: Known, *, together: bool = False) -> list[Barrier]:
     """Mutation test of the writer *and* of the check: an fsync nobody misses is waste, or the check is blind.
 
-    `known` are the states of the unchanged history, which are all good: only new ones are opened.
+    `known` are the states of the unchanged history, which are all good: only new ones are opened. `together`: all
+    syncs of one file or directory at once, where one may cover for the other.
     """
-    barriers = []
+    groups: dict[str, list[int]] = {}
     for number, sync in enumerate(history.syncs):
-        report = explore(history, check, without=number, known=set(known), stop_after=1)
+        groups.setdefault(sync.label if together else f"{number:2} {sync.label}", []).append(number)
+    barriers = []
+    for label, numbers in groups.items():
+        report = explore(history, check, without=numbers, known=set(known), stop_after=1, limit=128, extra=8)
         found = report.findings[0] if report.findings else None
-        barriers.append(Barrier(number=number, label=sync.label, finding=found))
+        barriers.append(Barrier(label=label, finding=found))
     return barriers
 
 
 def show_barriers(barriers: Sequence[Barrier]) -> str:
     return "\n".join(
-        f"{barrier.number:3} {barrier.label:55} "
-        + (
-            f"needed: {barrier.finding.harm.what} [{barrier.finding.reading}]"
-            if barrier.finding
-            else "NOT NEEDED"
-        )
+        f"{barrier.label:70} "
+        + (f"needed: {barrier.finding.harm.what} [{barrier.finding.reading}]" if barrier.finding else "NOT NEEDED")
         for barrier in barriers
     )
 

@@ -63,9 +63,7 @@ class Follower:
             return None
         known = self.table(call.pid).get(int(number[0]))
         if known is None and self.inside(shown_path(argument)) is not None:
-            raise CannotFollow(
-                f"{call.name} on a descriptor whose opening was not seen: {shown_path(argument)}"
-            )
+            raise CannotFollow(f"{call.name} on a descriptor whose opening was not seen: {shown_path(argument)}")
         return known
 
     # names
@@ -106,9 +104,7 @@ class Follower:
         """The path of a place, for people."""
         path, (node, name) = [place[1]], place
         while node != ROOT:
-            found = [
-                (up, n) for up, names in self.folders.items() for n, child in names.items() if child == node
-            ]
+            found = [(up, n) for up, names in self.folders.items() for n, child in names.items() if child == node]
             if not found:
                 return "(removed)/" + "/".join(reversed(path))
             node, name = found[0]

@@ -10,6 +10,7 @@ The promises, one line each, as the writers print them:
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +51,8 @@ def go_on(where: Path, promises: tuple[str, ...]) -> Harm | None:
         return harm
     before = run.steps()
     clean_leftovers(run)
-    if (harm := look(run, said)) is not None or run.steps() != before:
-        return harm or Harm(kind="lost", what=f"cleaning made {run.steps()} of {before}")
+    if run.steps() != before:
+        return Harm(kind="lost", what=f"cleaning up made {run.steps()} of {before}")
     following = max(before, default=0) + 1
     save(run, following, incarnation="9-9")
     if run.steps() != [*before, following]:
@@ -104,7 +105,8 @@ def names(run: RunDirectory, said: list[list[str]], saved: dict[int, int]) -> Ha
             return Harm(kind="lost", what=f"the tag {rest[0]} of step {rest[1]} is gone")
         if what == "saved" and int(rest[0]) in run.steps():
             digest = run.manifest_sha256(int(rest[0]))
-            if any(ref[0] == int(rest[0]) and ref[1] != digest for ref in (latest, *run.tag_refs())):
+            refs = [json.loads(file.read_bytes()) for file in (run.path / "refs").rglob("[a-z]*") if file.is_file()]
+            if any(ref["step"] == int(rest[0]) and ref["manifest_sha256"] != digest for ref in refs):
                 return Harm(kind="lost", what=f"a ref of step {rest[0]} names another manifest")
     lines = {(event.get("step"), event.get("revision")) for event in events}
     if missing := [step for step, revision in saved.items() if (step, revision) not in lines]:

@@ -53,9 +53,7 @@ def files(step: int, revision: int) -> list[tuple[StoredFile, bytes]]:
     ]
 
 
-def save(
-    run: RunDirectory, step: int, *, revision: int = 0, name: str | None = None, incarnation: str = "1-1"
-) -> None:
+def save(run: RunDirectory, step: int, *, revision: int = 0, name: str | None = None, incarnation: str = "1-1") -> None:
     """Bring a checkpoint of `step` to disk as the agent does; acknowledged when this returns."""
     parts = files(step, revision)
     slot = mmap.mmap(-1, sum(round_up(stored.size) for stored, _ in parts))  # aligned, as a slot is

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,8 +72,8 @@ def made_durable(history: History, sync: Sync, reading: Reading) -> set[int]:
     return durable
 
 
-def points(history: History, reading: Reading, *, without: int | None = None) -> Iterator[Point]:
-    """The moments a crash can fall into. `without`: the sync of this number never happened."""
+def points(history: History, reading: Reading, *, without: Collection[int] = ()) -> Iterator[Point]:
+    """The moments a crash can fall into. `without`: the syncs of these numbers never happened."""
     durable: frozenset[int] = frozenset()
     promises: tuple[str, ...] = ()
     done = syncs = 0
@@ -87,7 +87,7 @@ def points(history: History, reading: Reading, *, without: int | None = None) ->
             promises = (*promises, event.text)
             label = f"after ACK {event.text}"
         else:
-            if syncs != without:
+            if syncs not in without:
                 durable |= made_durable(history, event, reading)
             label = f"after {event.label}"
             syncs += 1

@@ -75,9 +75,7 @@ def test_a_writer_that_fails_is_an_error(tmp_path: Path) -> None:
         traced_line("open(root + '/x', 'w'); sys.exit('no such thing')", tmp_path)
 
 
-def all_trees(
-    reading: Reading, *events: Effect | Sync | Promise, folders: tuple[int, ...] = (0,)
-) -> set[str]:
+def all_trees(reading: Reading, *events: Effect | Sync | Promise, folders: tuple[int, ...] = (0,)) -> set[str]:
     """What may be found after the last event, in words: `name=content` of each file."""
     effects = [event for event in events if isinstance(event, Effect)]
     placed, before = [], 0
@@ -86,9 +84,7 @@ def all_trees(
             before += 1
         else:
             placed.append((before, event))
-    history = History(
-        start=Start(), effects=tuple(effects), events=tuple(placed), folders=frozenset(folders), links={}
-    )
+    history = History(start=Start(), effects=tuple(effects), events=tuple(placed), folders=frozenset(folders), links={})
     *_, last = points(history, reading)
     return {shown(history, last, choice) for choice in every_choice(history, last, reading)}
 

@@ -48,15 +48,11 @@ def why_not() -> str:
     """Why nothing can be traced here, or an empty string."""
     if shutil.which("strace") is None:
         return "the program strace is not installed"
-    tried = subprocess.run(
-        ["strace", "-f", "--seccomp-bpf", "-o", "/dev/null", "true"], capture_output=True, text=True
-    )
+    tried = subprocess.run(["strace", "-f", "--seccomp-bpf", "-o", "/dev/null", "true"], capture_output=True, text=True)
     return f"strace does not work here: {tried.stderr.strip()[-200:]}" if tried.returncode else ""
 
 
-def record(
-    command: Sequence[str], log: Path, *, env: dict[str, str] | None = None, timeout_s: float = 60
-) -> str:
+def record(command: Sequence[str], log: Path, *, env: dict[str, str] | None = None, timeout_s: float = 60) -> str:
     """Run `command` under strace; gives back what it printed. A writer that fails is an error.
 
     Strings come as hex, so that quoting cannot mislead the parser. Failed calls are kept in the log: strace
@@ -123,12 +119,8 @@ def read_calls(log: Path, root: Path) -> list[Call]:
         if not head.endswith(")") or result.startswith(("-1", "?")):
             continue
         name, _, arguments = head[:-1].partition("(")
-        if not (
-            needle in text or name in ALWAYS_KEPT or (name.startswith("write") and arguments.startswith("1<"))
-        ):
+        if not (needle in text or name in ALWAYS_KEPT or (name.startswith("write") and arguments.startswith("1<"))):
             continue
         began = kept_before[began_after]
-        calls.append(
-            Call(pid=pid, name=name, args=split_arguments(arguments), result=result, began_after=began)
-        )
+        calls.append(Call(pid=pid, name=name, args=split_arguments(arguments), result=result, began_after=began))
     return calls

@@ -44,11 +44,13 @@ TAKEOVERS = tuple(
 )
 SAVE = Workload(("save",), before=1)
 CREATE = Workload(("create",))
-PRUNE = Workload(("prune",), before=5, tagged=2)
+PRUNE = Workload(("prune",), before=4, tagged=2)
 SAVE_NAMED = Workload(("save-named",), before=1)
 SAVE_LATER = Workload(("save-later",), before=1, tagged=1)
-CREATE_AGAIN = tuple(Workload(("create-again", str(fsyncs))) for fsyncs in (1, 3, 5, 7))
-ALL = (SAVE, CREATE, PRUNE, SAVE_NAMED, SAVE_LATER, *TAKEOVERS, *CREATE_AGAIN)
+CREATE_AGAIN = tuple(Workload(("interrupted", "create", str(fsyncs))) for fsyncs in range(1, 11))
+SAVE_AGAIN = tuple(Workload(("interrupted", "save-named", str(fsyncs)), before=1) for fsyncs in range(1, 5))
+LATER_AGAIN = Workload(("interrupted", "save-later", "2"), before=1, tagged=1)
+ALL = (SAVE, CREATE, PRUNE, SAVE_NAMED, SAVE_LATER, *TAKEOVERS, *CREATE_AGAIN, *SAVE_AGAIN, LATER_AGAIN)
 
 
 def prepare(workload: Workload, root: Path) -> None:

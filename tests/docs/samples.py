@@ -43,8 +43,7 @@ def count_python_blocks(page: Path) -> int:
 def example_diff() -> str:
     """What turns the plain loop into the one that survives."""
     before, after = (
-        (ROOT / "examples" / name).read_text("utf-8").splitlines(keepends=True)
-        for name in ("before.py", "after.py")
+        (ROOT / "examples" / name).read_text("utf-8").splitlines(keepends=True) for name in ("before.py", "after.py")
     )
     return "".join(difflib.unified_diff(before, after, "before.py", "after.py"))
 

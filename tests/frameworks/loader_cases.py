@@ -50,9 +50,7 @@ class Samples(Dataset[dict[str, Any]]):
         self.opened[index] += 1
         sample: dict[str, Any] = {"index": index, "x": torch.full((3,), float(index))}
         if self.augment:
-            sample["draws"] = torch.tensor(
-                [torch.rand(()).item(), random.random(), np.random.standard_normal()]
-            )
+            sample["draws"] = torch.tensor([torch.rand(()).item(), random.random(), np.random.standard_normal()])
         if self.generator is not None:
             sample["torch"] = torch.rand((), generator=self.generator)
         if self.old_style is not None:
@@ -131,9 +129,7 @@ CASES: dict[str, Callable[..., Made]] = {
         Samples(own=True, own_torch=True, augment=True), batch_size=4, shuffle=True, **k
     ),
     # A torch.Generator in a dataset cannot be sent to a spawned worker, with any loader.
-    "own generators, not torch": lambda **k: _loader(
-        Samples(own=True, augment=True), batch_size=4, shuffle=True, **k
-    ),
+    "own generators, not torch": lambda **k: _loader(Samples(own=True, augment=True), batch_size=4, shuffle=True, **k),
     "late generator": lambda **k: _loader(Samples(lazy=True), batch_size=4, shuffle=True, **k),
     "loader generator": lambda **k: _loader(Samples(), batch_size=4, shuffle=True, generator=seeded(), **k),
     "shared generator": _shared_generator,
@@ -152,7 +148,8 @@ CASES: dict[str, Callable[..., Made]] = {
     ),
     "no batches": lambda **k: _loader(Samples(augment=True), batch_size=None, shuffle=True, **k),
     "list as sampler": lambda **k: _loader(Samples(), batch_size=4, sampler=list(range(4, 20)), **k),
-    "draws when made": lambda **k: _loader(Samples(augment=True), batch_size=4, sampler=DrawsWhenMade(), **k),
+    # Right under the loader: a BatchSampler makes its sampler's iterator with the first batch only.
+    "draws when made": lambda **k: _loader(Samples(augment=True), batch_size=None, sampler=DrawsWhenMade(), **k),
     "draws always": lambda **k: _loader(Samples(augment=True), batch_size=4, sampler=DrawsAlways(), **k),
     "unsized": lambda **k: _loader(Samples(), batch_size=2, sampler=Unsized(), **k),
 }
@@ -160,9 +157,7 @@ CASES: dict[str, Callable[..., Made]] = {
 
 def subset(**arguments: Any) -> Made:
     dataset = Samples(augment=True)
-    return _loader(
-        dataset, random_split(dataset, [16, 6], seeded(1))[0], batch_size=4, shuffle=True, **arguments
-    )
+    return _loader(dataset, random_split(dataset, [16, 6], seeded(1))[0], batch_size=4, shuffle=True, **arguments)
 
 
 def collating(**arguments: Any) -> Made:
@@ -189,7 +184,7 @@ def draw() -> None:
 
 @dataclass
 class Record:
-    """What a loop saw. Keys are (epoch, batch); `ends` holds the generators at the end of each epoch's tail."""
+    """What a loop saw, by (epoch, batch); `ends` holds the generators at the end of each epoch's tail."""
 
     batches: dict[tuple[int, int], bytes] = field(default_factory=dict)
     rngs: dict[tuple[int, int], str] = field(default_factory=dict)

@@ -135,7 +135,18 @@ def test_what_is_a_generator() -> None:
 
 def test_digest_tells_nestings_apart() -> None:
     values: list[object] = [
-        (b"ab", b"c"), (b"a", b"bc"), ((b"ab",), b"c"), {"a": b"b"}, {"a": "b"}, 1, 1.0, "1", True, None, 0.0, -0.0,
-    ]  # fmt: skip
+        (b"ab", b"c"),
+        (b"a", b"bc"),
+        ((b"ab",), b"c"),
+        {"a": b"b"},
+        {"a": "b"},
+        1,
+        1.0,
+        "1",
+        True,
+        None,
+        0.0,
+        -0.0,
+    ]
     assert len({rng.digest(value) for value in values}) == len(values)
     assert rng.digest({"a": 1, "b": 2}) == rng.digest({"b": 2, "a": 1})

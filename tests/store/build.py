@@ -98,9 +98,7 @@ def manifest_of(step: int, files: list[tuple[StoredFile, bytes]], **fields: Any)
     return Manifest(**{**values, **fields})
 
 
-def commit(
-    run: RunDirectory, step: int, files: list[tuple[StoredFile, bytes]] | None = None, **fields: Any
-) -> str:
+def commit(run: RunDirectory, step: int, files: list[tuple[StoredFile, bytes]] | None = None, **fields: Any) -> str:
     files = files_of(step) if files is None else files
     if any(stored.name == "model.safetensors" for stored, _ in files) is False:
         fields.setdefault("aliases", {})

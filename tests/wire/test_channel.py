@@ -33,14 +33,10 @@ from stepfast.wire.messages import (
 EXAMPLES = [
     Open(path="/runs/a", mode="auto", script="train.py", trainer_pid=7, host="h"),
     Reserve(sizes=[4096, 4096]),
-    Snapshot(
-        slot=0, draft=b"{}\xff\x00", spans=[Span(name="loop.json", offset=4096, size=9)], linked=["a.bin"]
-    ),
+    Snapshot(slot=0, draft=b"{}\xff\x00", spans=[Span(name="loop.json", offset=4096, size=9)], linked=["a.bin"]),
     Event(fields={"event": "resumed", "step": 2**40, "loss": 0.25, "list": [None, True]}),
     Opened(run_id="ab", fresh=True, moved_to=None, attempt=1),
-    Committed(
-        step=5, revision=0, k1_s=0.5, bytes_written=9, manifest_sha256="00", linked_files=["a"], tidied=[1]
-    ),
+    Committed(step=5, revision=0, k1_s=0.5, bytes_written=9, manifest_sha256="00", linked_files=["a"], tidied=[1]),
     Request(id=3, what="stop", name=None),
     Bye(reason="the loop ended"),
 ]
@@ -69,9 +65,7 @@ def frame(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
-def test_each_message_arrives_as_it_was_sent(
-    channels: tuple[Channel, Channel], message: messages.Message
-) -> None:
+def test_each_message_arrives_as_it_was_sent(channels: tuple[Channel, Channel], message: messages.Message) -> None:
     channels[0].send(message)
     assert channels[1].recv(1) == message
 
@@ -138,9 +132,7 @@ def test_the_limit_itself_is_taken_and_one_byte_more_is_never_sent() -> None:
         b"\x91" * 5000,
     ],
 )
-def test_a_body_that_is_no_message_closes_the_channel(
-    pair: tuple[Channel, socket.socket], body: bytes
-) -> None:
+def test_a_body_that_is_no_message_closes_the_channel(pair: tuple[Channel, socket.socket], body: bytes) -> None:
     channel, theirs = pair
     theirs.sendall(frame(messages.encode(Free(slot=1))) + frame(body))
     assert channel.recv(1) == Free(slot=1)

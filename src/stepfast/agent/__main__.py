@@ -12,9 +12,7 @@ from stepfast.wire.channel import Channel
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="stepfast.agent", description="Started by a trainer, never by hand."
-    )
+    parser = argparse.ArgumentParser(prog="stepfast.agent", description="Started by a trainer, never by hand.")
     parser.add_argument("--channel-fd", type=int, required=True)
     fd = parser.parse_args(arguments).channel_fd
     # A terminal's Ctrl-C, and a scheduler that signals every process of a job, are for the trainer:

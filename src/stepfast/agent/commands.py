@@ -77,9 +77,7 @@ class Commands:
                 self._forget(one)
                 continue
             hint = "is it in a long step, or stopped? `stepfast status` tells; the request stands"
-            self._reply(
-                one, Refused(code="failed", message="the trainer reached no boundary in time", hint=hint)
-            )
+            self._reply(one, Refused(code="failed", message="the trainer reached no boundary in time", hint=hint))
 
     def close(self) -> None:
         """Stop listening, cut off everybody, remove the socket."""

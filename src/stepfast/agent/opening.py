@@ -149,9 +149,7 @@ def _move_away(path: Path) -> str:
         except FileExistsError:
             continue
         return str(target)
-    raise NotARun(
-        f"{path} cannot be moved away: {path.name}.old-{stamp} exists 999 times", hint="remove some"
-    )
+    raise NotARun(f"{path} cannot be moved away: {path.name}.old-{stamp} exists 999 times", hint="remove some")
 
 
 def _nothing_to_resume(path: Path) -> NoCheckpoint:

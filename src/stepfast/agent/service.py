@@ -99,9 +99,7 @@ class Service:
     def run(self) -> int:
         opened = self._opened
         line = {"attempt": opened.attempt, "trainer_pid": self._asked.trainer_pid, "host": self._asked.host}
-        self._note(
-            "opened", **line, script=self._asked.script, mode=self._asked.mode, moved_to=opened.moved_to
-        )
+        self._note("opened", **line, script=self._asked.script, mode=self._asked.mode, moved_to=opened.moved_to)
         self._tell(
             Opened(
                 run_id=opened.run.run_id,
@@ -114,9 +112,7 @@ class Service:
             while not self._has_ended():
                 self._turn()
         finally:
-            left = Refused(
-                code="failed", message="the trainer has left", hint="start it again, then ask again"
-            )
+            left = Refused(code="failed", message="the trainer has left", hint="start it again, then ask again")
             self._commands.answer_all(left)
             self._commands.close()
             self._channel.close()
@@ -209,6 +205,7 @@ class Service:
             self._tell(Refused(code=error.code, message=error.message, hint=error.hint))
             return
         self._tell(Slots(count=len(fds), size=size), fds)
+        self._slots.populate()
 
     # what the writer says
 

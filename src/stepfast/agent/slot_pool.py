@@ -46,6 +46,10 @@ class SlotPool:
             raise
         return size, [slot.fd for slot in self._slots]
 
+    def populate(self) -> None:
+        for slot in self._slots:
+            slot.populate()
+
     def take(self, number: int) -> memoryview:
         """The bytes of a slot that has just become complete. ValueError when the trainer cannot mean that."""
         if not 0 <= number < len(self._slots):

@@ -74,6 +74,7 @@ class Writer:
         self._num_committed = opened.num_committed
         self._last_step: int | None = None
         self._committed: set[int] = set()
+        self._is_over = False
         # A daemon: a disk that hangs must not keep the process beyond its deadline.
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._thread.start()
@@ -83,7 +84,8 @@ class Writer:
 
     @property
     def has_ended(self) -> bool:
-        return not self._thread.is_alive()
+        """Nothing is written any more: as asked for, or by a fault of ours."""
+        return self._is_over
 
     def put(self, job: Job) -> None:
         self._jobs.put(job)
@@ -100,12 +102,6 @@ class Writer:
             taken.append(self._results.popleft())
         return taken
 
-    def join(self, timeout_s: float) -> None:
-        self._thread.join(timeout_s)
-
-    def close(self) -> None:
-        os.close(self._wake)
-
     def _run(self) -> None:
         try:
             # The loop must not wait for a core because we digest.
@@ -118,6 +114,8 @@ class Writer:
                 else:
                     self._give(Drained(id=job.id))
         finally:
+            # Set before waking: the thread itself lives a little longer than its work.
+            self._is_over = True
             os.eventfd_write(self._wake, 1)
 
     def _give(self, result: Result) -> None:
@@ -151,9 +149,7 @@ class Writer:
         except StepfastError as error:
             failed = Failed(step=step, code=error.code, message=error.message, hint=error.hint)
             self._give(Free(slot=snapshot.slot))
-            self._append(
-                {"event": "failed", "time": now(), "step": step, "code": error.code, "message": error.message}
-            )
+            self._append({"event": "failed", "time": now(), "step": step, "code": error.code, "message": error.message})
             self._give(failed)
             self._answer(snapshot, failed)
             return

@@ -56,7 +56,7 @@ def encode(value: object, path: str, foreign: Foreign, _depth: int = 0) -> Any:
     if kind is str:
         return _encode_str(value)  # type: ignore[arg-type]
     if kind is int:
-        return value if value in _INT64 else _tag("int", hex(value))  # type: ignore[operator, arg-type]
+        return value if value in _INT64 else _tag("int", hex(value))  # type: ignore[arg-type]
     if kind is float:
         return value if math.isfinite(value) else _tag("float", struct.pack("<d", value).hex())  # type: ignore[arg-type]
     if kind in (bytes, bytearray):

@@ -52,8 +52,8 @@ class Framework(Protocol):
     def parameter_versions(self) -> list[int]:
         """Cheap numbers that move with every update; always new where updates are made by hand."""
 
-    def written_by_forward(self, state: TrainState) -> dict[str, Any]:
-        """Copies of the small tensors that Forward writes (running statistics), by leaf name."""
+    def written_by_forward(self) -> dict[str, Any]:
+        """Copies of the small tensors that Forward writes (running statistics), by leaf name; after `collect`."""
 
     def copier(self, sources: Sequence[LiveLeaf], slot: memoryview, offsets: Sequence[int]) -> Copier:
         """A prepared copy of live leaves to places in a slot's memory."""

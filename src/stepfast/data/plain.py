@@ -1,7 +1,7 @@
 """Any iterable as a source of batches: a resume draws the skipped batches again and drops them.
 
-Nothing is known about the iterable but that `iter()` begins an epoch. Loaders that can skip without opening samples
-are the business of their framework.
+Nothing is known about the iterable but that `iter()` begins an epoch. Loaders that can skip without opening
+samples are the business of their framework.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class IterableSource:
         if isinstance(data, Iterator):
             raise UsageError(
                 f"data= is a {type(data).__name__}, an iterator that can be used once: a resume cannot begin it again",
-                hint="pass what it was made from (a DataLoader, a list), or an object whose __iter__ makes a new "
-                "iterator, or data=None and fetch batches in the loop",
+                hint="pass what it was made from (a DataLoader, a list), or an object whose __iter__ makes "
+                "a new iterator, or data=None and fetch batches in the loop",
             )
         if not isinstance(data, Iterable):
             raise UsageError(
@@ -62,6 +62,7 @@ class IterableSource:
         self._generators = generators
         self._start: dict[str, Any] | None = None
         self._first_epoch: int | None = None
+        self._is_restored = False
         self._epoch: _Epoch | None = None
 
     def facts(self) -> dict[str, object]:
@@ -80,18 +81,27 @@ class IterableSource:
         live = self._generators.capture() if self._generators is not None else {}
         return {"first": self._first_epoch, "start": self._start, "live": live}
 
+    def restore(self, state: Any) -> None:
+        """Put the generators of the data back, before the lines at the head of an epoch run.
+
+        A resume at an epoch's start must not undo what those lines draw; without this call it puts them back itself.
+        """
+        if self._generators is not None:
+            self._generators.restore(state["live"])
+        self._is_restored = True
+
     def resume(self, epoch: int, batch: int, state: Any, boundary_rng: Any) -> Iterator[Any]:
         """The epoch from `batch` on: the batches before it are drawn again and dropped."""
         start = state["start"]
         if batch and (start is None or start["epoch"] != epoch):
             raise StateMismatch(
-                f"the checkpoint is at batch {batch} of epoch {epoch + 1} but does not hold how that epoch began",
+                f"the checkpoint is at batch {batch} of epoch {epoch + 1} but does not hold how it began",
                 hint="resume from the checkpoint before it",
             )
 
         def settle() -> None:
             self._rng.restore(boundary_rng)
-            if self._generators is not None:
+            if self._generators is not None and (batch or not self._is_restored):
                 self._generators.restore(state["live"])
 
         def open_there() -> Iterator[Any]:
@@ -114,8 +124,7 @@ class IterableSource:
                     next(batches)
                 except StopIteration:
                     raise StateMismatch(
-                        f"epoch {epoch + 1} now ends after {dropped} batches, "
-                        f"the checkpoint was written after {batch}",
+                        f"epoch {epoch + 1} now ends after {dropped} batches, the checkpoint was written after {batch}",
                         hint="resume with the data of the run",
                     ) from None
             settle()
@@ -126,8 +135,8 @@ class IterableSource:
 
     def notes(self) -> list[str]:
         notes = [
-            f"{type(self._data).__name__} cannot skip: a resume in the middle of an epoch draws the batches before "
-            "it again and drops them"
+            f"{type(self._data).__name__} cannot skip: a resume in the middle of an epoch draws the batches "
+            "before it again and drops them"
         ]
         if getattr(self._data, "persistent_workers", False):
             notes.append(

@@ -46,7 +46,6 @@ class Slot:
             if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise no_room(size) from error
             raise
-        _populate(memory, _MADV_POPULATE_READ)
         return cls(fd, memory)
 
     @classmethod
@@ -71,6 +70,10 @@ class Slot:
         memory.madvise(mmap.MADV_DONTFORK)
         _populate(memory, _MADV_POPULATE_WRITE)
         return cls(fd, memory)
+
+    def populate(self) -> None:
+        """Agent side, once the trainer has its descriptor: the first save then takes no page faults."""
+        _populate(self._memory, _MADV_POPULATE_READ)
 
     @property
     def address(self) -> int:

@@ -140,9 +140,7 @@ def read_draft(raw: bytes) -> Manifest:
         raise UsageError(f"the trainer's draft of a manifest was refused: {error.message}") from error
 
 
-def _check(
-    slot: memoryview, spans: Sequence[Span], draft: Manifest, linked: Sequence[str]
-) -> dict[str, Span]:
+def _check(slot: memoryview, spans: Sequence[Span], draft: Manifest, linked: Sequence[str]) -> dict[str, Span]:
     """A slot that contradicts its draft must never become a checkpoint."""
     where = f"the snapshot of step {draft.step}"
     if draft.name is not None and not is_tag(draft.name):
@@ -156,9 +154,7 @@ def _check(
         raise UsageError(f"{where} names a file twice")
     if sorted(names) != sorted([*by_name, *linked]):
         odd = set(names) ^ {*by_name, *linked} or set(by_name) & set(linked)
-        raise UsageError(
-            f"{where}: {', '.join(sorted(odd))} is not in exactly one of slot and previous checkpoint"
-        )
+        raise UsageError(f"{where}: {', '.join(sorted(odd))} is not in exactly one of slot and previous checkpoint")
     end = 0
     for span in sorted(spans, key=lambda span: span.offset):
         if span.offset < end or span.offset % BLOCK_BYTES or span.size < 0:
@@ -168,9 +164,7 @@ def _check(
         raise UsageError(f"{where} ends at {end}, its slot at {len(slot)}")
     for stored in draft.files:
         if stored.name in by_name and by_name[stored.name].size != stored.size:
-            raise UsageError(
-                f"{where}: {stored.name} has {by_name[stored.name].size} bytes, its draft {stored.size}"
-            )
+            raise UsageError(f"{where}: {stored.name} has {by_name[stored.name].size} bytes, its draft {stored.size}")
         for leaf in stored.leaves:
             if not 0 <= leaf.offset <= leaf.offset + leaf.size <= stored.size:
                 raise UsageError(f"{where}: leaf {leaf.name} leaves {stored.name}")
@@ -188,9 +182,7 @@ def _disk_errors(run: RunDirectory, needed: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _with_room(
-            storage_failed(error, "save a checkpoint in", run.path), error, run, needed
-        ) from error
+        raise _with_room(storage_failed(error, "save a checkpoint in", run.path), error, run, needed) from error
     except StorageFailed as failed:
         raise _with_room(failed, failed.__cause__, run, needed) from failed
 

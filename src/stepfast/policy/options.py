@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -32,8 +33,16 @@ class Options:
             raise UsageError(
                 f"Options(save={self.save!r}) is not a trigger", hint="Options(save=Every(steps=500) | EpochEnd())"
             )
+        try:
+            json.dumps(dict(self.hyperparameters), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"Options(hyperparameters=...): {error}", hint="numbers, strings, lists and dicts can be recorded"
+            ) from error
         if not isinstance(self.keep, Retention):
-            raise UsageError(f"Options(keep={self.keep!r}) is not a Retention", hint="Options(keep=Retention(newest=5))")
+            raise UsageError(
+                f"Options(keep={self.keep!r}) is not a Retention", hint="Options(keep=Retention(newest=5))"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +55,15 @@ class Length:
 
     def __post_init__(self) -> None:
         if self.epochs is None and self.steps is None:
-            raise UsageError("neither epochs= nor steps= was given", hint="say how long to train: epochs=3 or steps=10_000")
+            raise UsageError(
+                "neither epochs= nor steps= was given", hint="say how long to train: epochs=3 or steps=10_000"
+            )
         for name, value, least in (
             ("epochs", self.epochs, 0),
             ("steps", self.steps, 0),
             ("accumulate", self.accumulate, 1),
         ):
             if value is not None and (type(value) is not int or value < least):
-                raise UsageError(f"{name}={value!r}: a whole number from {least} is needed", hint=f"{name}={max(least, 3)}")
+                raise UsageError(
+                    f"{name}={value!r}: a whole number from {least} is needed", hint=f"{name}={max(least, 3)}"
+                )

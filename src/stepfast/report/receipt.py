@@ -17,6 +17,7 @@ class Receipt:
     step: int
     epoch: int
     batch: int
+    finished: str | None
     computed_again: int
     """Finished steps that are computed a second time."""
     attempt: int
@@ -34,9 +35,9 @@ class Receipt:
             else "nothing to compute again"
         )
         rate = self.read_bytes / 2**20 / self.read_s if self.read_s > 0 else 0.0
+        place = "the end" if self.finished else f"epoch {self.epoch + 1}, next batch {count(self.batch)}"
         lines = [
-            f"resumed {self.path} from {self.source}, step {count(self.step)} "
-            f"(epoch {self.epoch + 1}, next batch {count(self.batch)}), start number {self.attempt}",
+            f"resumed {self.path} from {self.source}, step {count(self.step)} ({place}), start number {self.attempt}",
             f"  {again}",
             f"  read and verified in {duration(self.read_s)} ({rate:,.0f} MiB/s)",
         ]

@@ -1,4 +1,4 @@
-"""Resume: the newest checkpoint that is whole goes into the script's objects; a damaged one is named and passed over."""
+"""Resume: the newest whole checkpoint goes into the script's objects; a damaged one is named and passed over."""
 
 from __future__ import annotations
 

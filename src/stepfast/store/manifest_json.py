@@ -28,9 +28,7 @@ MAX_LEAVES = 100_000
 
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_TIME = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|\+00:00)", re.ASCII
-)
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|\+00:00)", re.ASCII)
 
 
 def is_digest(value: object) -> bool:
@@ -180,9 +178,7 @@ def _file(entry: Any) -> StoredFile:
         _refuse(f"file {name}: size, digest or leaves are none")
     if len(leaves) > MAX_LEAVES:
         _refuse(f"file {name} has more than {MAX_LEAVES} leaves")
-    stored = StoredFile(
-        name=name, size=size, digest=digest, leaves=tuple(_leaf(name, leaf) for leaf in leaves)
-    )
+    stored = StoredFile(name=name, size=size, digest=digest, leaves=tuple(_leaf(name, leaf) for leaf in leaves))
     end = 0
     for leaf in sorted(stored.leaves, key=lambda leaf: (leaf.offset, leaf.size)):
         if leaf.offset < end or leaf.offset + leaf.size > size:
@@ -209,9 +205,7 @@ def _leaf(file_name: str, entry: Any) -> Leaf:
     if not is_shape(shape) or size_of(dtype, shape) != size or not is_count(offset) or not is_count(size):
         _refuse(f"leaf {name}: shape, offset and size do not fit")
     if strides is not None and not (
-        isinstance(strides, list)
-        and len(strides) == len(shape)
-        and all(is_count(stride) for stride in strides)
+        isinstance(strides, list) and len(strides) == len(shape) and all(is_count(stride) for stride in strides)
     ):
         _refuse(f"leaf {name}: strides do not fit the shape")
     if not (digest == "" or is_digest(digest)):

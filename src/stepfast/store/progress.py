@@ -83,9 +83,7 @@ class ProgressWriter:
             os.write(self._fd, _HEADER)
             return 1
         if os.pread(self._fd, _RECORD.size, 0) != _HEADER:
-            raise Damaged(
-                f"{self._path} does not begin like a progress file of format 1", hint="move it away"
-            )
+            raise Damaged(f"{self._path} does not begin like a progress file of format 1", hint="move it away")
         whole = size // _RECORD.size * _RECORD.size
         if whole != size:
             os.ftruncate(self._fd, whole)

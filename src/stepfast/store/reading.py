@@ -29,6 +29,7 @@ _LOOP_DEPTH = 64
 _READERS = 2
 _AHEAD = 6
 _MAX_VIEWS = 512
+_OTHER_DIGEST = "is not what its digest says"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class CheckpointReader:
         if stored.size > limit:
             raise Damaged(f"{self.path / name} has {stored.size} bytes, more than the {limit} allowed")
         data = bytearray(stored.size)
-        self._stream(stored, lambda _: None, {0: memoryview(data)})
+        self._read(stored, lambda _: None, {0: memoryview(data)} if data else {})
         return bytes(data)
 
     def read_leaf_into(self, leaf: Leaf, buffer: memoryview) -> None:
@@ -91,17 +92,13 @@ class CheckpointReader:
         view = _writable(buffer, leaf)
         fd = self._open(stored)
         try:
-            self._check_header(stored, fd)
+            self._refuse(self._header_problems(stored, fd))
             for start in range(0, leaf.size, PIECE_BYTES):
-                strict.read_into(
-                    fd, [view[start : start + PIECE_BYTES]], leaf.offset + start, self._shown(stored)
-                )
+                strict.read_into(fd, [view[start : start + PIECE_BYTES]], leaf.offset + start, self._shown(stored))
         finally:
             os.close(fd)
         if xxhash.xxh3_128_hexdigest(view) != leaf.digest:
-            raise self._damaged(
-                [Problem(file=stored.name, leaf=leaf.name, what="is not what its digest says")]
-            )
+            self._refuse([Problem(file=stored.name, leaf=leaf.name, what=_OTHER_DIGEST)])
 
     def read_into(self, stored: StoredFile, buffers: Mapping[str, memoryview]) -> None:
         """Read a file once, the leaves whose keys are in `buffers` straight into these, all of it digested.
@@ -113,23 +110,21 @@ class CheckpointReader:
         assert buffers.keys() <= by_key.keys(), f"{stored.name} has no leaf {buffers.keys() - by_key.keys()}"
         views = [(by_key[key], _writable(buffer, by_key[key])) for key, buffer in buffers.items()]
         # An empty leaf shares its offset with the next one.
-        self._stream(stored, lambda _: None, {leaf.offset: view for leaf, view in views if leaf.size})
+        self._read(stored, lambda _: None, {leaf.offset: view for leaf, view in views if leaf.size})
 
     def stream_file(self, stored: StoredFile, sink: Callable[[memoryview], object]) -> None:
         """Hand over a file piece by piece; a piece is only valid during the call of `sink`.
 
         Only when this returns did the digest fit.
         """
-        self._stream(stored, sink, {})
+        self._read(stored, sink, {})
 
     def verify(self, *, past_page_cache: bool = False) -> list[Problem]:
         """Read every byte of every file; what does not fit. Nothing: the checkpoint is intact."""
         problems: list[Problem] = []
         for stored in self.manifest.files:
             try:
-                self._stream(stored, lambda _: None, {}, past_page_cache=past_page_cache)
-            except _Mismatch as error:
-                problems += error.problems
+                problems += self._stream(stored, lambda _: None, {}, past_page_cache=past_page_cache)
             except Damaged as error:
                 problems.append(Problem(file=stored.name, leaf=None, what=error.message))
         return problems
@@ -139,6 +134,11 @@ class CheckpointReader:
         known = {stored.name for stored in self.manifest.files} | {names.MANIFEST}
         return sorted(set(os.listdir(self.path)) - known)
 
+    def _read(
+        self, stored: StoredFile, sink: Callable[[memoryview], object], targets: Mapping[int, memoryview]
+    ) -> None:
+        self._refuse(self._stream(stored, sink, targets))
+
     def _stream(
         self,
         stored: StoredFile,
@@ -146,25 +146,28 @@ class CheckpointReader:
         targets: Mapping[int, memoryview],
         *,
         past_page_cache: bool = False,
-    ) -> None:
+    ) -> list[Problem]:
+        """Read all of a file; what does not fit."""
         digest = xxhash.xxh3_128()
         fd = self._open(stored)
         try:
             if past_page_cache:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            self._check_header(stored, fd)
+            if problems := self._header_problems(stored, fd):
+                return problems
             with closing(self._read_ahead(stored, fd, targets)) as pieces:  # no reader outlives `fd`
                 for piece in pieces:
                     for view in piece.views:
                         digest.update(view)
                         sink(view)
-            if digest.hexdigest() != stored.digest:
-                raise self._damaged(self._blame(stored, fd))
+            return [] if digest.hexdigest() == stored.digest else self._blame(stored, fd)
         finally:
             os.close(fd)
 
-    def _read_ahead(self, stored: StoredFile, fd: int, targets: Mapping[int, memoryview]) -> Generator[_Piece, None, None]:
+    def _read_ahead(
+        self, stored: StoredFile, fd: int, targets: Mapping[int, memoryview]
+    ) -> Generator[_Piece, None, None]:
         """Pieces in order, while threads read the next ones: reading and digesting both let go of the GIL."""
         shown = self._shown(stored)
         plan = _plan(stored.size, targets)
@@ -178,9 +181,7 @@ class CheckpointReader:
 
             def submit(pieces: Iterator[_Piece]) -> None:
                 for piece in pieces:
-                    waiting.append(
-                        (piece, readers.submit(strict.read_into, fd, piece.views, piece.offset, shown))
-                    )
+                    waiting.append((piece, readers.submit(strict.read_into, fd, piece.views, piece.offset, shown)))
 
             try:
                 submit(islice(plan, _AHEAD))
@@ -199,29 +200,27 @@ class CheckpointReader:
         except FileNotFoundError:
             raise Damaged(f"{self._shown(stored)} is missing") from None
 
-    def _check_header(self, stored: StoredFile, fd: int) -> None:
+    def _header_problems(self, stored: StoredFile, fd: int) -> list[Problem]:
         """What the file says about its leaves must be what the manifest says."""
         if not stored.leaves and not stored.name.endswith(".safetensors"):
-            return
+            return []
         shown = self._shown(stored)
         try:
             start = header_size(strict.read_some(fd, 8, 0, shown), stored.size)
             tensors = parse_header(strict.read_some(fd, start, 0, shown), stored.size)
         except Damaged as error:
-            raise Damaged(f"{shown}: {error.message}") from error
+            return [Problem(file=stored.name, leaf=None, what=error.message)]
         for leaf in stored.leaves:
             expected = (*stored_form(leaf.dtype, leaf.shape), leaf.offset, leaf.size)
             if tensors.pop(leaf.key, None) != expected:
-                problem = Problem(
-                    file=stored.name, leaf=leaf.name, what="the file's header says something else"
-                )
-                raise self._damaged([problem])
-        if tensors:
-            raise Damaged(f"{shown} holds {next(iter(tensors))}, which the manifest does not know")
+                return [Problem(file=stored.name, leaf=leaf.name, what="the header says something else")]
+        return [
+            Problem(file=stored.name, leaf=None, what=f"holds {key}, which the manifest does not know")
+            for key in tensors
+        ][:1]
 
     def _blame(self, stored: StoredFile, fd: int) -> list[Problem]:
         """Which leaves it is. Read anew: a leaf nobody asked for may be the one."""
-        what = "is not what its digest says"
         problems = []
         for leaf in stored.leaves:
             digest = xxhash.xxh3_128()
@@ -231,22 +230,15 @@ class CheckpointReader:
                 strict.read_into(fd, [view], leaf.offset + start, self._shown(stored))
                 digest.update(view)
             if digest.hexdigest() != leaf.digest:
-                problems.append(Problem(file=stored.name, leaf=leaf.name, what=what))
-        return problems or [Problem(file=stored.name, leaf=None, what=what)]
+                problems.append(Problem(file=stored.name, leaf=leaf.name, what=_OTHER_DIGEST))
+        return problems or [Problem(file=stored.name, leaf=None, what=_OTHER_DIGEST)]
 
-    def _damaged(self, problems: list[Problem]) -> Damaged:
-        return _Mismatch(f"{self.path}: {'; '.join(map(str, problems[:5]))}", problems)
+    def _refuse(self, problems: list[Problem]) -> None:
+        if problems:
+            raise Damaged(f"{self.path}: {'; '.join(map(str, problems[:5]))}")
 
     def _shown(self, stored: StoredFile) -> str:
         return str(self.path / stored.name)
-
-
-class _Mismatch(Damaged):
-    """Damaged, with the places."""
-
-    def __init__(self, message: str, problems: list[Problem]) -> None:
-        super().__init__(message)
-        self.problems = problems
 
 
 def _writable(buffer: memoryview, leaf: Leaf) -> memoryview:

@@ -5,6 +5,7 @@ Not here: reading what is in a checkpoint (`reading`), writing one (`staging`), 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -78,7 +79,8 @@ class RunDirectory:
             durable.fsync_dir(directory / REFS)
             durable.append_line(directory / LEDGER, b"\n", sync=True)
             durable.replace_file(directory / RUN_FILE, content)  # last: from here on it is a run
-            durable.fsync_dir(directory.parent)
+            with contextlib.suppress(PermissionError):  # a shared parent that we may enter, but not list
+                durable.fsync_dir(directory.parent)
         except OSError as error:
             raise storage_failed(error, "make the run directory", directory) from error
         return cls(directory, run_id, parent)
@@ -235,21 +237,12 @@ class RunDirectory:
     def _read_ref(self, directory: Path, name: str) -> tuple[int, str]:
         value = _object(strict.read_file(directory, name, SMALL_FILE_BYTES), directory / name)
         step, sha256 = value.get("step"), value.get("manifest_sha256")
-        if (
-            type(step) is not int
-            or step < 0
-            or not isinstance(sha256, str)
-            or not manifest_json.is_sha256(sha256)
-        ):
-            raise Damaged(
-                f"{directory / name} names no checkpoint", hint="delete it; no checkpoint is lost by that"
-            )
+        if type(step) is not int or step < 0 or not isinstance(sha256, str) or not manifest_json.is_sha256(sha256):
+            raise Damaged(f"{directory / name} names no checkpoint", hint="delete it; no checkpoint is lost by that")
         return step, sha256
 
     def _write_ref(self, path: Path, step: int) -> None:
-        content = strict_json.dumps(
-            {"step": step, "manifest_sha256": self.manifest_sha256(step)}, indent=None
-        )
+        content = strict_json.dumps({"step": step, "manifest_sha256": self.manifest_sha256(step)}, indent=None)
         try:
             durable.replace_file(path, content + b"\n")
         except OSError as error:

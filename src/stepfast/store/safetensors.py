@@ -52,9 +52,7 @@ def build_header(
     for number in sorted(range(len(leaves)), key=lambda n: -DTYPE_BYTES.get(leaves[n][1], 0)):
         key, dtype, shape = leaves[number]
         if not is_leaf_name(key) or key == _METADATA or key in header:
-            raise StateNotStorable(
-                f"{ascii(key)[:200]} cannot be the key of a leaf in a file, or stands there twice"
-            )
+            raise StateNotStorable(f"{ascii(key)[:200]} cannot be the key of a leaf in a file, or stands there twice")
         if dtype not in DTYPE_BYTES:
             raise StateNotStorable(f"leaf {key} has the dtype {dtype}, which no file can hold")
         size = size_of(dtype, shape)
@@ -67,9 +65,7 @@ def build_header(
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
     start = round_up(8 + len(text), BLOCK_BYTES)
     if start - 8 > MAX_HEADER_BYTES:
-        raise StateNotStorable(
-            f"{len(leaves)} leaves need a header of {start - 8} bytes, more than one file may have"
-        )
+        raise StateNotStorable(f"{len(leaves)} leaves need a header of {start - 8} bytes, more than one file may have")
     raw = (start - 8).to_bytes(8, "little") + text.ljust(start - 8)
     return raw, [start + offset for offset in relative], start + end
 
@@ -109,9 +105,7 @@ def parse_header(raw: bytes, file_size: int) -> dict[str, Tensor]:
     end = start
     for key, (_, _, offset, size) in sorted(tensors.items(), key=lambda item: (item[1][2], item[1][3])):
         if offset != end:
-            raise Damaged(
-                f"leaf {key} begins at byte {offset}, the one before ends at {end}: a gap or an overlap"
-            )
+            raise Damaged(f"leaf {key} begins at byte {offset}, the one before ends at {end}: a gap or an overlap")
         end += size
     if end != file_size:
         raise Damaged(f"the leaves end at byte {end}, the file has {file_size}")

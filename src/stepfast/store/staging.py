@@ -92,9 +92,7 @@ class Staging:
         except FileNotFoundError:
             raise Damaged(f"{directory / stored.name} is missing") from None
         target = self.path / stored.name
-        linked = self._guarded(
-            lambda: durable.link_or_copy(directory / stored.name, target), "link", stored.name
-        )
+        linked = self._guarded(lambda: durable.link_or_copy(directory / stored.name, target), "link", stored.name)
         self._sizes[stored.name] = stored.size
         point("staging:file")
         return linked
@@ -113,9 +111,7 @@ class Staging:
         manifest = self._with_indexes(manifest)
         self._check_complete(manifest)
         content = manifest.to_json()
-        self._guarded(
-            lambda: durable.write_file(self.path / names.MANIFEST, content), "write", names.MANIFEST
-        )
+        self._guarded(lambda: durable.write_file(self.path / names.MANIFEST, content), "write", names.MANIFEST)
         point("staging:manifest")
         self._guarded(lambda: durable.fsync_dir(self.path), "sync", "")
         point("staging:synced")
@@ -268,9 +264,10 @@ def clean_leftovers(run: RunDirectory) -> list[str]:
             run.path / "refs" / "tags",
             run.path / "refs",
             run.path,
-            run.path.parent,
         ):
             durable.fsync_dir(directory)
+        with contextlib.suppress(PermissionError):  # a shared parent that we may enter, but not list
+            durable.fsync_dir(run.path.parent)
         for name in os.listdir(checkpoints):
             if name.startswith(TRASH):
                 _delete(checkpoints / name)

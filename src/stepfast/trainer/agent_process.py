@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -123,7 +124,9 @@ class AgentProcess:
         while True:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise AgentLost(f"the agent did not finish writing within {deadline_s:g} s", hint="is the disk hanging?")
+                raise AgentLost(
+                    f"the agent did not finish writing within {deadline_s:g} s", hint="is the disk hanging?"
+                )
             for message in self._receive(left_s):
                 if isinstance(message, Drained) and message.id == number:
                     return
@@ -133,10 +136,8 @@ class AgentProcess:
         """Say goodbye and wait until it is gone. Nothing is waiting any more."""
         if os.getpid() != self._pid:
             return
-        try:
+        with contextlib.suppress(ChannelClosed, TimeoutError):
             self._channel.send(Bye(reason=reason))
-        except (ChannelClosed, TimeoutError):
-            pass
         self._reap()
 
     def how_it_died(self) -> str:
@@ -172,7 +173,9 @@ class AgentProcess:
                         return message
                     self._kept.append(message)
             except ChannelClosed as error:
-                raise AgentLost(f"the agent {complaint}: {self.how_it_died()}", hint="agent.log in the run says more") from error
+                raise AgentLost(
+                    f"the agent {complaint}: {self.how_it_died()}", hint="agent.log in the run says more"
+                ) from error
 
     def _receive(self, timeout_s: float) -> list[Message]:
         try:
@@ -189,5 +192,3 @@ class AgentProcess:
                 self._free.add(message.slot)
             else:
                 self._kept.append(message)
-
-

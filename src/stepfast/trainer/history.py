@@ -96,8 +96,7 @@ class StepLog:
 
     def take(self) -> dict[str, float]:
         values = {
-            name: found[0] if len(found) == 1 else math.fsum(found) / len(found)
-            for name, found in self._values.items()
+            name: found[0] if len(found) == 1 else math.fsum(found) / len(found) for name, found in self._values.items()
         }
         self._values = {}
         return values

@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-from stepfast.core.errors import StepfastError
+from stepfast.core.errors import StepfastError, StorageFailed
 from stepfast.core.protocols import Framework, TrainState
 from stepfast.core.words import Cursor
 from stepfast.policy.triggers import Clocks
@@ -24,7 +24,10 @@ from stepfast.trainer.selfcheck import SelfCheck
 from stepfast.trainer.signals import Signals
 
 RECORD_SHARE = 0.01
-"""A record of every boundary may cost this share of a step; where it costs more, only boundaries with a save have one."""
+"""A record of every boundary may cost this share of a step; where it costs more, only saves have one."""
+
+RECORD_FREE_S = 0.0005
+"""What a record may always cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +59,12 @@ class Keep:
     saved_revision: int = 0
     wanted_names: list[str] = field(default_factory=list)
     stop_asked: bool = False
+    left_on_purpose: bool = False
     record: Record | None = None
     _parameters: list[int] = field(default_factory=list)
     _digest: xxhash.xxh3_128 | None = None
     _digest_every: int = 1
+    _progress_failed: bool = False
     _costs: dict[str, float] = field(default_factory=dict)
     _step_began: float = 0.0
     _step_s: float = 0.0
@@ -76,7 +81,9 @@ class Keep:
         self._digest.update(digest)
         self._cost("digest", time.perf_counter() - began)
         if self._step_s and step >= 20:
-            while self._costs["digest"] > RECORD_SHARE * self._step_s * self._digest_every and self._digest_every < 1024:
+            while (
+                self._costs["digest"] > RECORD_SHARE * self._step_s * self._digest_every and self._digest_every < 1024
+            ):
                 self._digest_every *= 2
 
     def step_finished(self, cursor: Cursor, values: Mapping[str, float]) -> None:
@@ -90,7 +97,7 @@ class Keep:
             batch_digest=self._digest.digest() if self._digest is not None else None,
         )
         self._digest = None
-        self.progress.append(row)
+        self._append(row)
         if not self.check.is_done:
             if (difference := self.check.compare(row)) is not None:
                 self.say(difference.words())
@@ -98,6 +105,16 @@ class Keep:
             if self.check.is_done:
                 self.say(self.check.verdict())
                 self.saver.event("resume-checked", verdict=self.check.verdict())
+
+    def _append(self, row: ProgressRow) -> None:
+        """progress.bin is only ever compared: when the disk refuses it, training goes on without."""
+        if self._progress_failed:
+            return
+        try:
+            self.progress.append(row)
+        except StorageFailed as error:
+            self._progress_failed = True
+            self.say(f"{error.message}: steps from here on cannot be compared after a crash. {error.hint}")
 
     def boundary(
         self,
@@ -111,7 +128,9 @@ class Keep:
         """Everything that is due at this boundary, in order: word from the agent, the record, the save."""
         now = time.monotonic()
         if self._step_began:
-            self._step_s = now - self._step_began if not self._step_s else 0.9 * self._step_s + 0.1 * (now - self._step_began)
+            self._step_s = (
+                now - self._step_began if not self._step_s else 0.9 * self._step_s + 0.1 * (now - self._step_began)
+            )
         self._step_began = now
         self.saver.poll()
         due = [*self.clocks.due(step=cursor.step, epoch_ended=epoch_ended, now=now), *reasons, *self._events()]
@@ -133,7 +152,7 @@ class Keep:
             cursor=cursor,
             state=state,
             versions=self.framework.versions(state),
-            buffers=self.framework.written_by_forward(state),
+            buffers=self.framework.written_by_forward(),
         )
 
     def has_updated(self) -> bool:
@@ -151,7 +170,9 @@ class Keep:
             for leaf, was, is_now in zip(leaves, record.versions, now, strict=True)
         )
 
-    def save(self, record: Record, reasons: tuple[str, ...], *, finished: str | None = None, late: bool = False) -> None:
+    def save(
+        self, record: Record, reasons: tuple[str, ...], *, finished: str | None = None, late: bool = False
+    ) -> None:
         """Save a record. `late`: Forward may have run since, so copied statistics stand in for the live ones."""
         requests, self.saver.requests = self.saver.requests, []
         names = [*self.wanted_names, *(r.name for r in requests if r.name)]
@@ -200,6 +221,7 @@ class Keep:
     def act_on_signals(self) -> None:
         """After the save at a boundary: leave, if a signal or a command asked for it. Raises to leave."""
         signals = self.signals
+        self.left_on_purpose = bool(signals.interrupts or signals.terminate or self.stop_asked)
         if signals.interrupts:
             self.wait_durable()
             self._say_saved("Ctrl-C")
@@ -219,7 +241,9 @@ class Keep:
 
     def _say_saved(self, who: str) -> None:
         durable = self.saver.last_durable
-        where = "nothing is durable" if durable is None else f"step {durable:,} is durable; the next start goes on there"
+        where = (
+            "nothing is durable" if durable is None else f"step {durable:,} is durable; the next start goes on there"
+        )
         self.say(f"{who}: {where}")
 
     # ------------------------------------------------------------------ inside
@@ -230,11 +254,15 @@ class Keep:
             reasons.append("signal")
         if self.saver.requests:
             reasons.append("request")
+        if self.saver.has_lost_a_save:
+            self.saver.has_lost_a_save = False
+            self.saved_step = None
+            reasons.append("the agent died")
         return reasons
 
     def _may_record(self) -> bool:
         cost = self._costs.get("record", 0.0)
-        return not self._step_s or cost <= RECORD_SHARE * self._step_s
+        return not self._step_s or cost <= max(RECORD_SHARE * self._step_s, RECORD_FREE_S)
 
     def _cost(self, what: str, seconds: float) -> None:
         known = self._costs.get(what)

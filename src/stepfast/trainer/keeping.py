@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -49,6 +48,7 @@ class Kept:
         on_ended: Callable[[], None],
         on_step: Callable[[Cursor, Mapping[str, float]], None],
         end_words: Callable[[], str],
+        was_finished: bool,
     ) -> None:
         self.keep = keep
         self._epochs = epochs
@@ -64,6 +64,7 @@ class Kept:
         self._end_words = end_words
         self._at_restore = None if restored is None else keep.framework.versions(keep.framework.collect({}))
         self._how = "exception"
+        self._was_finished = was_finished
         self._is_first = True
 
     def begun(self) -> None:
@@ -119,7 +120,7 @@ class Kept:
             keep.save_boundary_if_whole("pause")
         keep.wait_durable()
         durable = keep.saver.last_durable
-        where = "nothing was saved yet" if durable is None else f"paused at step {durable:,} (break)"
+        where = "paused before the first step" if durable is None else f"paused at step {durable:,} (break)"
         keep.say(f'{where}; the next start goes on. To end it for good: run.finish("early stop")')
 
     def failed(self) -> None:
@@ -128,21 +129,23 @@ class Kept:
         if keep.signals.interrupts > 1:
             self._how = "stopped now"
             return
-        began = time.monotonic()
+        if keep.left_on_purpose:
+            self._how = "stop"
+            return
         try:
             if keep.clocks.listens_to("exception"):
                 keep.save_boundary_if_whole("exception")
             keep.wait_durable()
         except StepfastError as error:
             keep.say(f"the save after the exception failed: {error.message}")
-        if time.monotonic() - began > 1.0 or keep.record is not None:
-            keep.say(f"left by an exception; {keep.final_words()}; the next start goes on from there")
+        keep.say(f"left by an exception; {keep.final_words()}")
 
     def completed(self) -> None:
         self._how = "complete"
         self.keep.wait_durable()
         self.keep.raise_if_failed()
-        self.keep.say(self._end_words())
+        if not self._was_finished:
+            self.keep.say(self._end_words())
 
     def ended(self) -> None:
         self.keep.signals.restore()

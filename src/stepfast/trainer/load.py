@@ -88,5 +88,3 @@ def load(path: str, *, model: Any = None) -> Any:
     framework = kit_for(model).framework(model=model, optimizer=None, scheduler=None, scaler=None, extra=None)
     load_model(reader, framework)
     return model
-
-

@@ -6,6 +6,7 @@ is none, because the epoch's tail belongs to its last step.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -75,6 +76,7 @@ class Loop:
         self._history = history
         self._step_log = step_log
         self._must_settle = resumed
+        self._pid = os.getpid()
         self._was_left = False
         self._is_running = False
         self._broken = False
@@ -108,12 +110,17 @@ class Loop:
             yield from inner
             self._keeping.completed()
         except GeneratorExit:
-            if not sys.is_finalizing():
+            if self._is_ours():
                 self._left(left_by_break(sys._getframe().f_back))
             raise
         finally:
             self._is_running, self._was_left = False, True
-            self._keeping.ended()
+            if self._is_ours():
+                self._keeping.ended()
+
+    def _is_ours(self) -> bool:
+        """Not a child that a script has forked inside the loop, nor an interpreter that is going down."""
+        return os.getpid() == self._pid and not sys.is_finalizing()
 
     def _leaving_inner(self, inner: Iterator[Any]) -> Iterator[Any]:
         try:
@@ -289,5 +296,3 @@ class Epoch:
     def _numbered(self) -> Iterator[tuple[int, Any]]:
         for batch in self._loop._epoch_batches():
             yield self._loop.position.handed - 1, batch
-
-

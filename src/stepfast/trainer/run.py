@@ -26,7 +26,7 @@ from stepfast.restore.restore import Restored, load, restore
 from stepfast.store.manifest import Manifest
 from stepfast.store.progress import ProgressWriter, read_progress
 from stepfast.store.reading import CheckpointReader
-from stepfast.trainer import environment, facts
+from stepfast.trainer import environment, facts, last_line
 from stepfast.trainer.frameworks import kit_for
 from stepfast.trainer.history import History, StepLog
 from stepfast.trainer.keep import Keep
@@ -80,11 +80,17 @@ class Run:
         change: tuple[str, ...] = (),
         options: Options | None = None,
     ) -> None:
+        last_line.install()
         self._options = options or Options()
         length = Length(epochs=epochs, steps=steps, accumulate=accumulate)
         if save_steps is not None and (type(save_steps) is not int or save_steps < 0):
             raise UsageError(f"save_steps={save_steps!r}: a whole number from 0 is needed", hint="save_steps=500")
         self._environment = environment.read(resume, change)
+        if path is not None and environment.world_size() > 1:
+            raise UsageError(
+                f"WORLD_SIZE={environment.world_size()}: this version keeps runs of one process",
+                hint="start the script without a launcher; several ranks come with a later version",
+            )
         self._kit = kit_for(model)
         if self._options.deterministic:
             self._kit.switch_deterministic_on()
@@ -270,6 +276,7 @@ class Run:
             user = restored.user
             self._take_over(restored, changes)
         signals = Signals(self._speech.say)
+        was_finished = False
         keep = Keep(
             framework=self._framework,
             batch_digest=self._kit.batch_digest,
@@ -289,8 +296,7 @@ class Run:
         if restored is not None:
             saver.restored(restored.manifest)
             self._give_receipt(restored, saver, rows, recorded, changes)
-            if restored.manifest.finished is not None:
-                self._say_finished(restored.manifest.finished)
+            was_finished = self._is_finished(restored.manifest.finished)
         elif rows:
             self._speech.say(
                 f"{run.path}: an earlier start saved nothing; beginning at step 0 again, "
@@ -312,6 +318,7 @@ class Run:
             on_ended=self._ended,
             on_step=self._step_done,
             end_words=self._end_words,
+            was_finished=was_finished,
         )
 
     def _take_over(self, restored: Restored, changes: list[settings_rules.Change]) -> None:
@@ -325,7 +332,8 @@ class Run:
         self._kit.restore_rng(restored.user["rng"])
 
     def _restore_again(self, restored: Restored | None) -> dict[str, Any]:
-        assert restored is not None and self._keep is not None
+        assert restored is not None
+        assert self._keep is not None
         reader = CheckpointReader(self._keep.saver.run, restored.manifest.step)
         user, _ = load(reader, restored.loop, self._framework)
         return user
@@ -351,6 +359,7 @@ class Run:
             step=manifest.step,
             epoch=manifest.epoch,
             batch=manifest.batch,
+            finished=manifest.finished,
             computed_again=len(rows),
             attempt=saver.opened.attempt,
             read_s=restored.read_s,
@@ -371,19 +380,21 @@ class Run:
             changed=[c.key for c in changes],
         )
 
-    def _say_finished(self, finished: str) -> None:
+    def _is_finished(self, finished: str | None) -> bool:
+        """Whether the run was ended before and is not lengthened now; says so."""
         position = self._position
+        if finished is None or (finished == COMPLETE and not position.is_complete):
+            return False  # or epochs= or steps= was raised: the run goes on
         if finished != COMPLETE:
             self._finish_reason = finished.removeprefix("finish: ")
-        elif not position.is_complete:
-            return  # epochs= or steps= was raised: the run goes on
-        done = f"{counted(position.epoch, 'epoch')}, {counted(position.step, 'step')}"
+        done = self._done_words()
         more = "" if finished != COMPLETE else f" More: epochs={(position.epochs or position.epoch) + 1}."
         why = "" if finished == COMPLETE else f" ({self._finish_reason})"
         self._speech.say(
             f"{self.path} is finished{why} ({done}): final state loaded, the loop is skipped."
             f"{more} Again: STEPFAST_RESUME=fresh"
         )
+        return True
 
     # ------------------------------------------------------------------ inside
     def _all_settings(self, seed: int | None) -> dict[str, object]:
@@ -413,10 +424,13 @@ class Run:
         self._speech.progress(self._position, values, durable)
 
     def _end_words(self) -> str:
-        position = self._position
-        done = f"{counted(position.epoch, 'epoch')}, {counted(position.step, 'step')}"
         why = f" ({self._loop.finishing})" if self._loop.finishing else ""
-        return f"{self.path} is finished{why}: {done}; the final state is durable"
+        return f"{self.path} is finished{why}: {self._done_words()}; the final state is durable"
+
+    def _done_words(self) -> str:
+        position = self._position
+        epochs = f"{counted(position.epoch, 'epoch')}, " if position.epoch else ""
+        return epochs + counted(position.step, "step")
 
     def _ended(self) -> None:
         self._closed = True

@@ -62,6 +62,8 @@ class Saver:
     k0_s: list[float] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     last_failure: StepfastError | None = None
+    has_lost_a_save: bool = False
+    """The agent died with saves that were not durable; cleared by the next save."""
     _capture: Capture = field(init=False)
     _durable_segments: dict[str, StoredFile] = field(default_factory=dict)
     _sent_segments: dict[int, dict[str, StoredFile]] = field(default_factory=dict)
@@ -141,9 +143,7 @@ class Saver:
     # ------------------------------------------------------------------ inside
     def _save(self, request: SaveRequest) -> None:
         linked = {
-            name: self._durable_segments[name]
-            for name in request.full_segments
-            if name in self._durable_segments
+            name: self._durable_segments[name] for name in request.full_segments if name in self._durable_segments
         }
         small: dict[str, bytes] = {"loop.json": msgspec.json.encode(request.loop)}
         small |= {name: bytes(data) for name, data in request.segments.items() if name not in linked}
@@ -173,9 +173,7 @@ class Saver:
             **self.facts,
         )
         self._sent_segments[request.cursor.step] = {
-            name: replace(
-                StoredFile(name=name, size=len(small[name])), digest=xxhash.xxh3_128_hexdigest(small[name])
-            )
+            name: replace(StoredFile(name=name, size=len(small[name])), digest=xxhash.xxh3_128_hexdigest(small[name]))
             for name in request.full_segments
             if name in small
         } | linked
@@ -218,6 +216,7 @@ class Saver:
                 hint=f"agent.log in {self.path} says why; start again to go on from the last checkpoint",
             )
         self._starts += 1
+        self.has_lost_a_save = True
         durable = "nothing" if self.last_durable is None else f"step {self.last_durable:,}"
         self.say(f"the agent died ({how}); a new one is started. Durable: {durable}")
         self.agent = AgentProcess(path=self.path, mode="auto", script=self.script, keep_newest=self.keep_newest)

@@ -28,7 +28,7 @@ class Signals:
             return
         for number in _WATCHED:
             previous = signal.getsignal(number)
-            if previous is None or previous is signal.SIG_IGN and number != signal.SIGUSR1:
+            if previous is None or (previous is signal.SIG_IGN and number != signal.SIGUSR1):
                 continue  # set by C code, or ignored on purpose (nohup)
             self._previous[number] = signal.signal(number, self._on_signal)
 

@@ -32,7 +32,7 @@ class Speech:
         if not self._is_speaking:
             return
         self._erase()
-        if LOGGER.hasHandlers():
+        if LOGGER.isEnabledFor(logging.INFO) and LOGGER.hasHandlers():
             LOGGER.info(text)
         else:
             print(f"stepfast: {text}", file=sys.stderr, flush=True)

@@ -34,9 +34,7 @@ class Channel:
     leaves before the next frame; what was read stays in the buffer.
     """
 
-    def __init__(
-        self, sock: socket.socket, *, limit_bytes: int = FRAME_LIMIT_BYTES, max_fds: int = MAX_SLOTS
-    ) -> None:
+    def __init__(self, sock: socket.socket, *, limit_bytes: int = FRAME_LIMIT_BYTES, max_fds: int = MAX_SLOTS) -> None:
         sock.setblocking(False)
         self._sock = sock
         self._limit_bytes = limit_bytes
@@ -64,9 +62,7 @@ class Channel:
         """
         body = encode(message)
         if len(body) > self._limit_bytes:
-            raise ValueError(
-                f"{type(message).__name__} takes {len(body):,} bytes; a frame holds {self._limit_bytes:,}"
-            )
+            raise ValueError(f"{type(message).__name__} takes {len(body):,} bytes; a frame holds {self._limit_bytes:,}")
         self._unsent.append((memoryview(_LENGTH.pack(len(body)) + body), tuple(fds)))
         deadline = time.monotonic() + timeout_s
         while not self._flush():
@@ -169,9 +165,7 @@ class Channel:
             while len(received) - at >= _LENGTH.size and self._end is None:
                 (size,) = _LENGTH.unpack_from(received, at)
                 if not 0 < size <= self._limit_bytes:
-                    self._end = BadFrame(
-                        f"a frame of {size:,} bytes was refused; the limit is {self._limit_bytes:,}"
-                    )
+                    self._end = BadFrame(f"a frame of {size:,} bytes was refused; the limit is {self._limit_bytes:,}")
                 elif len(received) - at - _LENGTH.size < size:
                     break
                 else:

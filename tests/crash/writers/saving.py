@@ -1,6 +1,6 @@
 """One deed of the real store, to be traced. Lines `ACK ...` are promises; `run_check` says what they mean.
 
-    saving.py ROOT DEED [ARGUMENT]
+saving.py ROOT DEED [ARGUMENT]
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def create(path: Path) -> None:
     say("saved 1")
 
 
-def create_again(path: Path, fsyncs: int) -> None:
-    """The first process that makes the run dies at its n-th directory sync; the next one makes it."""
+def interrupted(path: Path, deed: str, fsyncs: int) -> None:
+    """A process dies at its n-th sync of a directory, before it; the next one goes on from what it finds."""
     real, left = durable.fsync_dir, fsyncs
 
     def counted(directory: durable.AnyPath) -> None:
@@ -52,16 +52,25 @@ def create_again(path: Path, fsyncs: int) -> None:
         real(directory)
 
     def first() -> None:
-        durable.fsync_dir = counted
-        make_run(path)
+        setattr(durable, "fsync_dir", counted)  # noqa: B010 - a function is no variable to mypy
+        DEEDS[deed](path)
 
     in_child(first)
-    if RunDirectory.is_run(path):
-        say("made")
-        save(RunDirectory.open(path), 1)
-        say("saved 1")
-    else:
-        create(path)
+    go_on(path)
+
+
+def go_on(path: Path) -> None:
+    """What a new writer does: trust what it finds, clean up, and save the next step."""
+    run = RunDirectory.open(path) if RunDirectory.is_run(path) else make_run(path)
+    clean_leftovers(run)
+    say("made")
+    for step in run.steps():
+        say(f"found {step}")
+    for name, step in run.tags().items():
+        say(f"tag {name} {step}")
+    following = max(run.steps(), default=0) + 1
+    save(run, following, incarnation="2-2")
+    say(f"saved {following}")
 
 
 def save_next(path: Path) -> None:
@@ -84,49 +93,44 @@ def save_later(path: Path) -> None:
     say("saved 1 1")
 
 
-def prune_all_but_two(path: Path) -> None:
+def prune_all_but_one(path: Path) -> None:
     run = RunDirectory.open(path)
-    doomed = [1, 3]  # of 1 to 5; 2 is tagged
+    doomed = [1, 3]  # of 1 to 4; 2 is tagged
     for step in doomed:
         say(f"doomed {step}")
-    assert prune(run, newest=2) == doomed
+    assert prune(run, newest=1) == doomed
 
 
 def take_over(path: Path, where: str) -> None:
-    """A writer dies at the fault point `where`; the next one trusts what it finds, cleans, and saves."""
+    """A writer dies at the fault point `where`; the next one takes over."""
 
     def first() -> None:
         points.plant(where, die)
         save(RunDirectory.open(path), 2)
 
     in_child(first)
-    run = RunDirectory.open(path)
-    clean_leftovers(run)
-    for step in run.steps():
-        say(f"found {step}")
-    save(run, 2 if run.steps() == [1] else 3, incarnation="2-2")
-    say(f"saved {run.steps()[-1]}")
+    go_on(path)
+
+
+DEEDS: dict[str, Callable[[Path], None]] = {
+    "create": create,
+    "save": save_next,
+    "save-named": save_named,
+    "save-later": save_later,
+    "prune": prune_all_but_one,
+    "go-on": go_on,
+}
 
 
 def main(root: str, deed: str, *arguments: str) -> None:
     path = Path(root) / RUN
     match deed, *arguments:
-        case ["create"]:
-            create(path)
-        case ["create-again", fsyncs]:
-            create_again(path, int(fsyncs))
-        case ["save"]:
-            save_next(path)
-        case ["save-named"]:
-            save_named(path)
-        case ["save-later"]:
-            save_later(path)
-        case ["prune"]:
-            prune_all_but_two(path)
         case ["take-over", where]:
             take_over(path, where)
-        case _:
-            raise SystemExit(f"unknown deed: {deed} {arguments}")
+        case ["interrupted", first, fsyncs]:
+            interrupted(path, first, int(fsyncs))
+        case [name]:
+            DEEDS[name](path)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ class _Static:
     parameters: list[torch.nn.Parameter]
     labels: dict[str, dict[int, str]]
     leaves: tuple[LiveLeaf, ...]
+    buffers: tuple[LiveLeaf, ...]
+    """Those that Forward may write, if they are small enough to be copied at every boundary."""
     pointers: list[int]
     optimizer_states: dict[str, Any]
     """Encoded state of the optimizers that hold tensors only."""
@@ -84,9 +86,7 @@ class TorchFramework:
             "extra": self._extra.encode(foreign),
             "user": codec.encode(dict(user), "run", foreign),
         }
-        return TrainState(
-            static=static.leaves, dynamic=tuple(foreign.leaves), aliases=static.model.aliases, tree=tree
-        )
+        return TrainState(static=static.leaves, dynamic=tuple(foreign.leaves), aliases=static.model.aliases, tree=tree)
 
     def versions(self, state: TrainState) -> list[int]:
         return [leaf.tensor._version for leaf in (*state.static, *state.dynamic)]
@@ -97,11 +97,8 @@ class TorchFramework:
             return [-self._asked]
         return [parameter._version for parameter in self._static.parameters]
 
-    def written_by_forward(self, state: TrainState) -> dict[str, Any]:
-        buffers = [leaf for leaf in state.static if not isinstance(leaf.tensor, torch.nn.Parameter)]
-        buffers = [leaf for leaf in buffers if leaf.name.startswith("model.")]
-        if sum(leaf.tensor.nbytes for leaf in buffers) > COPIED_AT_BOUNDARY_BYTES:
-            return {}
+    def written_by_forward(self) -> dict[str, Any]:
+        buffers = self._refresh().buffers if self._static is None else self._static.buffers
         return {leaf.name: leaf.tensor.detach().clone() for leaf in buffers}
 
     def copier(self, sources: Sequence[LiveLeaf], slot: memoryview, offsets: Sequence[int]) -> Copier:
@@ -214,9 +211,12 @@ class TorchFramework:
     def _refresh(self) -> _Static:
         """The static part; walked anew only when a tensor, a module or a place in memory has changed."""
         static = self._static
-        if static is not None and self._fingerprint(static) == static.fingerprint:
-            if [leaf.tensor.data_ptr() for leaf in static.leaves] == static.pointers:
-                return static
+        if (
+            static is not None
+            and self._fingerprint(static) == static.fingerprint
+            and [leaf.tensor.data_ptr() for leaf in static.leaves] == static.pointers
+        ):
+            return static
         found = walk(self.models)
         named = [pair for model in self.models.values() for pair in model.named_modules()]
         foreign = tensors.TorchForeign("optimizer")
@@ -241,6 +241,7 @@ class TorchFramework:
             parameters=[p for model in self.models.values() for p in model.parameters()],
             labels=labels,
             leaves=leaves,
+            buffers=_small_buffers(found.leaves),
             pointers=[leaf.tensor.data_ptr() for leaf in leaves],
             optimizer_states=states,
         )
@@ -315,6 +316,11 @@ def _tensors_of_settling(tree: dict[str, Any]) -> set[str]:
         elif isinstance(value, list):
             waiting += value
     return found
+
+
+def _small_buffers(leaves: Sequence[LiveLeaf]) -> tuple[LiveLeaf, ...]:
+    buffers = tuple(leaf for leaf in leaves if not isinstance(leaf.tensor, torch.nn.Parameter))
+    return buffers if sum(leaf.tensor.nbytes for leaf in buffers) <= COPIED_AT_BOUNDARY_BYTES else ()
 
 
 def _module_flags(static: _Static) -> dict[str, Any]:

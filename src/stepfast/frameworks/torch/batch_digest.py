@@ -1,7 +1,7 @@
 """A digest of what is in a batch: equal batches give equal digests, in this process and in any other.
 
-Dictionaries, sequences, dataclasses, text, numbers, tensors and arrays are read; of any other object only the name of
-its type counts.
+Dictionaries, sequences, dataclasses, text, numbers, tensors and arrays are read; of any other object only the
+name of its type counts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _feed_tensor(hasher: xxhash.xxh3_128, value: torch.Tensor) -> None:
         tensor = tensor.contiguous()
     if tensor.dtype not in _NUMPY_READS:
         tensor = tensor.reshape(-1).view(torch.uint8)
-    hasher.update(tensor.numpy())
+    hasher.update(tensor.numpy().data)
 
 
 def _feed_array(hasher: xxhash.xxh3_128, value: np.ndarray[Any, Any], depth: int) -> None:
@@ -84,7 +84,7 @@ def _feed_array(hasher: xxhash.xxh3_128, value: np.ndarray[Any, Any], depth: int
     if value.dtype.hasobject:
         _feed(hasher, value.tolist(), depth + 1)
     elif value.size and value.dtype.itemsize:
-        hasher.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        hasher.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
 
 
 @functools.lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ def determinism() -> dict[str, Any]:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }
 
 

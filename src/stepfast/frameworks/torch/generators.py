@@ -1,7 +1,8 @@
 """Finds the random generators that a dataset, a collate function or a sampler holds, by a bounded walk.
 
-The walk follows attributes, lists, dictionaries, closures, partials, and the functions and generators of the same
-module that the code names. It calls no code of the objects it meets. The global generators are not its business.
+The walk follows attributes, lists, dictionaries, closures, partials, and the functions and generators of the
+same module that the code names. It calls no code of the objects it meets. The global generators are not its
+business.
 """
 
 from __future__ import annotations
@@ -118,9 +119,7 @@ def _children(name: str, item: Any) -> Iterator[tuple[str, object]]:
 
 def _of_instance(name: str, item: object) -> Iterator[tuple[str, object]]:
     kind = type(item)
-    skipped = next(
-        (names for owner, names in _SKIPPED_ATTRIBUTES.items() if issubclass(kind, owner)), frozenset()
-    )
+    skipped = next((names for owner, names in _SKIPPED_ATTRIBUTES.items() if issubclass(kind, owner)), frozenset())
     attributes = getattr(item, "__dict__", None)
     if type(attributes) is dict:
         for key, value in attributes.items():
@@ -164,5 +163,5 @@ def _of_function(name: str, function: types.FunctionType) -> Iterator[tuple[str,
 def _global_generators() -> set[int]:
     known: list[object] = [torch.default_generator, getattr(random.random, "__self__", None)]
     if "numpy.random" in sys.modules:
-        known.append(getattr(np.random.seed, "__self__", None))
+        known.append(getattr(np.random.random_sample, "__self__", None))
     return {id(item) for item in known}

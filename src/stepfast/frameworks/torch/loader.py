@@ -1,8 +1,8 @@
-"""A plain DataLoader, rebuilt so that its epochs can begin at any batch. Its batches are those of the user's script.
+"""A plain DataLoader, rebuilt so that its epochs can begin at any batch. The batches are those of the script.
 
-What is special about a resumed epoch, in this order: the generators as they were when the epoch began; the new
-iterator, which draws as it did then; the order, asked again for what is skipped; the generators as they were at the
-boundary. With workers the iterator prefetches when it is made, so there the last comes after the iterator.
+What is special about a resumed epoch, in this order: the generators as they were when the epoch began; the
+new iterator, which draws as it did then; the order, asked again for what is skipped; the generators as they
+were at the boundary. With workers the iterator prefetches when it is made, so there the last comes after it.
 
 Iterables of any other kind are `stepfast.data.plain`.
 """
@@ -33,8 +33,7 @@ def is_plain_loader(data: object) -> TypeGuard[DataLoader[Any]]:
     if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
         return False
     return all(
-        getattr(type(data), name, None) is getattr(DataLoader, name, None)
-        for name in ("__iter__", "_get_iterator")
+        getattr(type(data), name, None) is getattr(DataLoader, name, None) for name in ("__iter__", "_get_iterator")
     )
 
 
@@ -53,10 +52,11 @@ class LoaderSource:
         reading: dict[str, object] = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
         self._live = FoundGenerators(ordering | reading)
         self._seed: int | None = None
-        self._first: dict[str, object] | None = None
+        self._first: dict[str, Any] | None = None
         self._start: dict[str, Any] | None = None
         self._has_workers_running = False
         self._look_again = False
+        self._is_restored = False
         self._epoch: EpochIterator | None = None
 
     def facts(self) -> dict[str, object]:
@@ -79,19 +79,28 @@ class LoaderSource:
             "live": self._live.capture(),
         }
 
+    def restore(self, state: Any) -> None:
+        """Put the generators of the data back, before the lines at the head of an epoch run.
+
+        A resume at an epoch's start must not undo what those lines draw; without this call it puts them back itself.
+        """
+        self._live.restore(state["live"])
+        self._is_restored = True
+
     def resume(self, epoch: int, batch: int, state: Any, boundary_rng: Any) -> Iterator[Any]:
         """The epoch from `batch` on, in a new process. No sample before it is opened."""
         start = state["start"]
         if batch and (start is None or start["epoch"] != epoch):
             raise StateMismatch(
-                f"the checkpoint is at batch {batch} of epoch {epoch + 1} but does not hold how that epoch began",
+                f"the checkpoint is at batch {batch} of epoch {epoch + 1} but does not hold how it began",
                 hint="resume from the checkpoint before it",
             )
         self._seed, self._first = state["seed"], state["workers"]
 
         def settle() -> None:
             rng.restore(boundary_rng)
-            self._live.restore(state["live"])
+            if batch or not self._is_restored:
+                self._live.restore(state["live"])
 
         def open_there() -> Iterator[Any]:
             if batch == 0:
@@ -114,14 +123,13 @@ class LoaderSource:
                 "the same distribution as without Stepfast, not the same draws"
             )
             if not getattr(loader, "in_order", True):
-                notes.append(
-                    "in_order=False: batches come as workers finish them, so a resume cannot be exact"
-                )
+                notes.append("in_order=False: batches come as workers finish them, so a resume cannot be exact")
         if names := self._live.names():
             notes.append(f"random generators found in the data: {', '.join(names)}")
         if not self._live.complete:
             notes.append(
-                "the search for random generators in the data stopped at its limit; hand hidden ones over as extra="
+                "the search for random generators in the data stopped at its limit; "
+                "hand over those it cannot see as extra="
             )
         if self._order.drew_between_batches:
             notes.append(
@@ -162,11 +170,11 @@ class LoaderSource:
         plan = Plan(epoch=epoch, skip=skip, seed=self._seed, stream=self._stream(epoch))
         self._order.plan = plan
         if self._first is not None and self._first["epoch"] != epoch and not self._has_workers_running:
-            # In the undisturbed run these workers began in an earlier epoch, and this one drew no base seed and made
-            # one iterator only. They get the base seed they had then.
+            # In the undisturbed run these workers began in an earlier epoch, and this one drew no base seed and
+            # made one iterator only. They get the base seed they had then.
             plan.empty_iterators = 1
             loader.generator = torch.Generator()
-            loader.generator.set_state(torch.frombuffer(bytearray(self._first["source"]), dtype=torch.uint8))  # type: ignore[arg-type]
+            loader.generator.set_state(torch.frombuffer(bytearray(self._first["source"]), dtype=torch.uint8))
         try:
             batches = iter(loader)
         finally:

@@ -16,17 +16,11 @@ def loader_facts(loader: DataLoader[Any]) -> dict[str, object]:
     order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     sampler = getattr(order, "sampler", order)
     facts: dict[str, object] = {
-        "batch_size": loader.batch_size
-        if loader.batch_size is not None
-        else getattr(order, "batch_size", None),
+        "batch_size": loader.batch_size if loader.batch_size is not None else getattr(order, "batch_size", None),
         "dataset_length": _length(loader.dataset),
         "drop_last": bool(getattr(order, "drop_last", loader.drop_last)),
         "sampler": type(sampler).__qualname__,
-        "workers": "none"
-        if not loader.num_workers
-        else "persistent"
-        if loader.persistent_workers
-        else "each epoch",
+        "workers": "none" if not loader.num_workers else "persistent" if loader.persistent_workers else "each epoch",
     }
     if order is not sampler and type(order).__qualname__ != "BatchSampler":
         facts["batch_sampler"] = type(order).__qualname__
@@ -38,7 +32,7 @@ def loader_facts(loader: DataLoader[Any]) -> dict[str, object]:
 
 
 def _split(dataset: Any) -> str | None:
-    """Digest of evenly spread places of a Subset as places of the dataset below it: an unseeded split shows."""
+    """Digest of places spread over a Subset, as places of the dataset below it: an unseeded split shows."""
     length = _length(dataset)
     if not length:
         return None
@@ -65,7 +59,7 @@ def _resolved(dataset: Any, place: int) -> tuple[bool, tuple[int, ...]]:
 
 def _chosen(sampler: Any) -> str | None:
     """Digest of the indices or weights that a sampler was given."""
-    values = sampler if isinstance(sampler, (list, tuple)) else None
+    values: Any = sampler if isinstance(sampler, (list, tuple)) else None
     for name in ("indices", "weights"):
         given = getattr(sampler, name, None)
         if isinstance(given, (list, tuple, range)) or (isinstance(given, torch.Tensor) and given.dim() == 1):

@@ -83,7 +83,7 @@ def check(optimizer: torch.optim.Optimizer, what: str, labels: Mapping[int, str]
             if old != new:
                 raise StateMismatch(
                     f"{what}, group {number}, place {place}: the checkpoint has {old}; the script has {new}",
-                    hint="build the same groups before Run, in the same order; stepfast.peek(path) shows what is stored",
+                    hint="build the same groups before Run, in the same order; stepfast.peek(path) shows them",
                 )
 
 

@@ -1,6 +1,7 @@
 """The user's sampler with a plan for one epoch around it: how many batches to skip, and what goes to workers.
 
-The order is the user's own: the sampler is asked as often as the loop would have asked it, and no sample is opened.
+The order is the user's own: the sampler is asked as often as the loop would have asked it, and no sample is
+opened.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class _Walk(Iterator[Any]):
         # The first draw is the script's own, from the global generators: most samplers seed themselves by it.
         if self._batch == 0 or not self._order.has_own_stream:
             return next(self._inner)
-        # A resume asks for many indices in a row, with no step between them: what the loop draws from the global
-        # generators must not reach the order.
+        # A resume asks for many indices in a row, with no step between them: what the loop draws from the
+        # global generators must not reach the order.
         outside = rng.capture_cpu()
         if self._stream is None:
             seed_globals(self._plan.stream)

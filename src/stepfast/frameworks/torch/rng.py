@@ -22,12 +22,10 @@ _PYTHON_LAYOUT = struct.Struct(f"<{PYTHON_WORDS}I")
 
 
 def capture() -> dict[str, object]:
-    """The global generators of Python, NumPy (where it is imported), torch's CPU and each CUDA device in use."""
+    """The global generators of Python, NumPy (where imported), torch's CPU and each CUDA device in use."""
     state = capture_cpu()
-    if torch.cuda.is_initialized():
-        state["cuda"] = tuple(
-            _tensor_bytes(torch.cuda.get_rng_state(i)) for i in range(torch.cuda.device_count())
-        )
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = tuple(_tensor_bytes(torch.cuda.get_rng_state(i)) for i in range(torch.cuda.device_count()))
     return state
 
 
@@ -88,7 +86,7 @@ def restore_generator(generator: Any, state: Any) -> None:
     stored, live = _described(state), _described_live(kind, generator)
     if stored != live:
         raise StateMismatch(
-            f"the checkpoint holds a random generator of kind {stored}, the script now makes one of kind {live}",
+            f"the checkpoint holds a random generator of kind {stored}, the script now makes a {live}",
             hint="make the same kind of generator as when the checkpoint was written",
         )
     match kind:
@@ -107,9 +105,7 @@ def _kind(value: object) -> str | None:
         return "torch"
     if isinstance(value, random.Random):
         # SystemRandom has no state, and a subclass with its own source of bits has a state of its own.
-        twister = (
-            type(value).getstate is random.Random.getstate and type(value).random is random.Random.random
-        )
+        twister = type(value).getstate is random.Random.getstate and type(value).random is random.Random.random
         return "python" if twister else None
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
@@ -124,11 +120,7 @@ def _described(state: Any) -> str:
     inner = state["state"]
     if state["kind"] == "torch":
         return f"torch ({state['device']})"
-    return (
-        f"{state['kind']} ({inner['bit_generator']})"
-        if state["kind"].startswith("numpy")
-        else str(state["kind"])
-    )
+    return f"{state['kind']} ({inner['bit_generator']})" if state["kind"].startswith("numpy") else str(state["kind"])
 
 
 def _described_live(kind: str, generator: Any) -> str:
@@ -142,10 +134,10 @@ def _described_live(kind: str, generator: Any) -> str:
 
 
 class _NumpyGlobal:
-    """NumPy's own reading of its global generator takes 24 us, so an unmoved one is recognised by its raw memory.
+    """NumPy's own reading of its global generator takes 24 us, so an unmoved one is known by its raw memory.
 
-    The raw memory leaves out the half of a pair of normal draws that waits in `gauss`: a state that holds one can be
-    used up without the memory moving, so such a state is never taken from here.
+    The raw memory leaves out the half of a pair of normal draws that waits in `gauss`: a state that holds one
+    can be used up without the memory moving, so such a state is never taken from here.
     """
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ def byte_view(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 def over_memory(base: torch.Tensor, dtype: str, shape: Sequence[int], offset: int, size: int) -> torch.Tensor:

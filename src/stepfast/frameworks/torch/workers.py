@@ -1,8 +1,8 @@
 """What runs inside loader workers: seeding before each batch, and nothing on Ctrl-C.
 
-A batch's indices travel to a worker by a queue. They travel as `Sent`, and unpickling a `Sent` seeds every generator
-of the worker from (run, epoch, batch) before it gives the indices back. So the draws of a batch depend neither on
-the worker that makes it nor on the batches made before, and the dataset needs no wrapper.
+A batch's indices travel to a worker by a queue. They travel as `Sent`, and unpickling a `Sent` seeds every
+generator of the worker from (run, epoch, batch) before it gives the indices back. So the draws of a batch
+depend neither on the worker that makes it nor on the batches made before, and the dataset needs no wrapper.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sent:
 class WorkerStart:
     """A `worker_init_fn`: the user's own, after what we need.
 
-    It travels in one pickle with the loader's collate function, so under spawn both still are the same object.
+    It travels in one pickle with the loader's collate function, so under spawn it holds the one that is used.
     """
 
     def __init__(self, user: Callable[[int], None] | None, collate: object) -> None:

@@ -1,0 +1,1 @@
+"""`stepfast demo`: one training run that is killed and resumed, beside one that is not, and their comparison."""

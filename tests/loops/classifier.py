@@ -1,0 +1,35 @@
+"""BatchNorm, Dropout, AdamW, cosine, clipping; shuffled, the last batch short; the evaluation draws too."""
+
+import sys
+
+import torch
+from result import show
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import stepfast
+
+torch.manual_seed(1)
+inputs, targets = torch.randn(203, 8), torch.randint(0, 3, (203,))
+loader = DataLoader(TensorDataset(inputs, targets), batch_size=16, shuffle=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2 * len(loader))
+
+path = None if sys.argv[1] == "none" else sys.argv[1]
+run = stepfast.Run(path, model=model, optimizer=optimizer, scheduler=scheduler, data=loader, epochs=2, save_steps=5)
+for epoch in run.epochs():
+    model.train()
+    for x, y in epoch:
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+        run.log(loss=loss, seen=x.sum(), lr=scheduler.get_last_lr()[0])
+    model.eval()
+    with torch.no_grad():
+        picked = torch.randperm(len(inputs))[:64]
+        run.log(accuracy=(model(inputs[picked]).argmax(1) == targets[picked]).float().mean())
+show(model.state_dict(), run.history["loss"])
