@@ -102,18 +102,21 @@ def _run() -> Run:
     return run
 
 
+_has_fired = False
+"""Only the agent's death leaves anybody who could come here again."""
+
+
 def _kill(moment: Moment) -> None:
+    global _has_fired
     keep = _run()._keep
-    assert keep is not None
+    if _has_fired or keep is None:
+        return
+    _has_fired = True
     Path(os.environ[FIRED]).write_text(str(moment), "utf-8")
     if moment.victim in ("agent", "both"):
         os.kill(keep.saver.agent.pid, signal.SIGKILL)
     if moment.victim in ("trainer", "both"):
         os.kill(os.getpid(), signal.SIGKILL)
-    points.clear()
-    os.environ.pop(MOMENT)
-    global _kill
-    _kill = lambda moment: None  # noqa: E731 - the agent alone dies once
 
 
 def _before(owner: Any, name: str, fault: Callable[..., None]) -> None:

@@ -55,6 +55,15 @@ def test_reads_straight_into_arrays_of_any_shape(run: RunDirectory) -> None:
     assert count == 100
 
 
+def test_an_empty_leaf_takes_nothing_from_the_next_one(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", build.RUN_ID)
+    made = build.tensor_file("model.safetensors", {"empty": np.zeros(0, np.uint8), "full": np.ones(9, np.uint8)})
+    build.commit(run, 1, [made], aliases={})
+    buffers = dict(reversed(buffers_for(made[0]).items()))
+    CheckpointReader(run, 1).read_into(made[0], buffers)
+    assert bytes(buffers["full"]) == b"\1" * 9
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 300) | st.integers(4000, 9000), min_size=1, max_size=12),

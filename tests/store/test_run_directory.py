@@ -110,3 +110,10 @@ def test_what_is_no_checkpoint(name: str) -> None:
 @pytest.mark.parametrize("step", [0, 1, 99999999, 100000000, 2**63 - 1])
 def test_steps_and_directories(step: int) -> None:
     assert names.step_of_directory(names.step_directory(step)) == step
+
+
+def test_a_committed_manifest_has_every_digest(tmp_path: Path) -> None:
+    run = build.make_run(tmp_path / "run", steps=(1,))
+    build.edit_manifest(run, 1, lambda value: value["files"][2].update(digest=""))
+    with pytest.raises(Damaged, match=r"loop\.json .* has no digest"):
+        run.manifest(1)

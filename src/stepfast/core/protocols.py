@@ -98,6 +98,9 @@ class BatchSource(Protocol):
 
     def state(self) -> Any: ...
 
+    def restore(self, state: Any) -> None:
+        """Put the data's own generators back, before the script's lines at the head of an epoch run."""
+
     def notes(self) -> list[str]: ...
 
     def close(self) -> None: ...

@@ -55,6 +55,18 @@ def make_dirs(path: AnyPath, mode: int = 0o700) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(path))
 
 
+def fsync_parents(path: AnyPath) -> None:
+    """Make the names of all directories above durable, as far as we may. One of them may have been made by a process
+    that was killed before it could."""
+    here = Path(os.path.abspath(path))
+    device = os.stat(here).st_dev
+    for above in here.parents:
+        with contextlib.suppress(PermissionError):  # one that we may enter, but not list
+            if os.stat(above).st_dev != device:
+                return
+            fsync_dir(above)
+
+
 def write_all(fd: int, data: memoryview | bytes) -> None:
     """Write all of it: the kernel may take a part only (a full disk, a size limit)."""
     view = memoryview(data).cast("B")

@@ -21,6 +21,7 @@ class Restored:
     """What was loaded, and what was not."""
 
     manifest: Manifest
+    manifest_sha256: str
     loop: dict[str, Any]
     user: dict[str, Any]
     segments: dict[str, bytes]
@@ -52,6 +53,7 @@ def restore(
             continue
         return Restored(
             manifest=reader.manifest,
+            manifest_sha256=reader.manifest_sha256,
             loop=loop,
             user=user,
             segments=segments,

@@ -5,7 +5,6 @@ Not here: reading what is in a checkpoint (`reading`), writing one (`staging`), 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import stat
@@ -28,7 +27,8 @@ PROGRESS = "progress.bin"
 LEDGER = "ledger.jsonl"
 SMALL_FILE_BYTES = 64 << 10
 _OWN_NAMES = frozenset(
-    (CHECKPOINTS, REFS, PROGRESS, LEDGER, "lock", "agent.sock", "agent.log", ".gitignore", f".{RUN_FILE}.new")
+    (CHECKPOINTS, REFS, PROGRESS, LEDGER, "lock", "agent.sock", "agent.log")
+    + (".gitignore", "..gitignore.new", f".{RUN_FILE}.new")  # what replace_file leaves when it is interrupted
 )
 
 
@@ -79,8 +79,7 @@ class RunDirectory:
             durable.fsync_dir(directory / REFS)
             durable.append_line(directory / LEDGER, b"\n", sync=True)
             durable.replace_file(directory / RUN_FILE, content)  # last: from here on it is a run
-            with contextlib.suppress(PermissionError):  # a shared parent that we may enter, but not list
-                durable.fsync_dir(directory.parent)
+            durable.fsync_parents(directory)
         except OSError as error:
             raise storage_failed(error, "make the run directory", directory) from error
         return cls(directory, run_id, parent)

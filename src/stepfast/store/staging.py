@@ -249,6 +249,7 @@ def clean_leftovers(run: RunDirectory) -> list[str]:
     """
     checkpoints = run.checkpoints_path
     try:
+        durable.fsync_dir(checkpoints)  # first: an exchange that is only visible must not be lost under our renames
         _bring_back_replaced(run)
         cleared = []
         for name in sorted(os.listdir(checkpoints)):

@@ -81,14 +81,15 @@ class AgentProcess:
 
     def reserve(self, size: int, count: int) -> None:
         """New slots in place of the old ones, fewer when memory is short."""
+        for slot in self.slots:
+            slot.close()
+        self.slots, self._free = [], set()
         for number in range(count, 0, -1):
             self._channel.send(Reserve(sizes=[size] * number))
             answer = self._wait(
                 lambda m: isinstance(m, (Slots, Refused)), RESERVE_DEADLINE_S, "did not make room for a snapshot"
             )
             if isinstance(answer, Slots):
-                for slot in self.slots:
-                    slot.close()
                 fds = self._channel.take_fds(answer.count)
                 self.slots = [Slot.attach(fd, answer.size) for fd in fds]
                 self._free = set(range(answer.count))

@@ -3,6 +3,7 @@ in progress.bin, the check of a resume. The loop itself is trainer/loop.py."""
 
 from __future__ import annotations
 
+import math
 import signal
 import struct
 import time
@@ -24,10 +25,13 @@ from stepfast.trainer.selfcheck import SelfCheck
 from stepfast.trainer.signals import Signals
 
 RECORD_SHARE = 0.01
-"""A record of every boundary may cost this share of a step; where it costs more, only saves have one."""
+"""Records and digests may cost this share of the loop's time; where they cost more, they are made less often."""
 
 RECORD_FREE_S = 0.0005
 """What a record may always cost."""
+
+FIRST_RECORDS_S = 0.25
+"""For the first ones, which walk over the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,10 @@ class Keep:
     _digest: xxhash.xxh3_128 | None = None
     _digest_every: int = 1
     _progress_failed: bool = False
-    _costs: dict[str, float] = field(default_factory=dict)
+    _digest_s: float = math.inf
+    _records_s: float = -FIRST_RECORDS_S
+    _num_boundaries: int = 0
+    _loop_began: float = 0.0
     _step_began: float = 0.0
     _step_s: float = 0.0
 
@@ -79,11 +86,9 @@ class Keep:
         if self._digest is None:
             self._digest = xxhash.xxh3_128()
         self._digest.update(digest)
-        self._cost("digest", time.perf_counter() - began)
-        if self._step_s and step >= 20:
-            while (
-                self._costs["digest"] > RECORD_SHARE * self._step_s * self._digest_every and self._digest_every < 1024
-            ):
+        self._digest_s = min(self._digest_s, time.perf_counter() - began)
+        if self._step_s and self._num_boundaries >= 20:
+            while self._digest_s > RECORD_SHARE * self._step_s * self._digest_every and self._digest_every < 1024:
                 self._digest_every *= 2
 
     def step_finished(self, cursor: Cursor, values: Mapping[str, float]) -> None:
@@ -127,11 +132,13 @@ class Keep:
     ) -> None:
         """Everything that is due at this boundary, in order: word from the agent, the record, the save."""
         now = time.monotonic()
-        if self._step_began:
-            self._step_s = (
-                now - self._step_began if not self._step_s else 0.9 * self._step_s + 0.1 * (now - self._step_began)
-            )
+        if self._num_boundaries == 0:
+            self._loop_began = now
+        else:
+            last_s = now - self._step_began
+            self._step_s = last_s if self._num_boundaries == 1 else 0.9 * self._step_s + 0.1 * last_s
         self._step_began = now
+        self._num_boundaries += 1
         self.saver.poll()
         due = [*self.clocks.due(step=cursor.step, epoch_ended=epoch_ended, now=now), *reasons, *self._events()]
         if finished is not None:
@@ -141,7 +148,7 @@ class Keep:
         if due or self.wanted_names or self._may_record():
             began = time.perf_counter()
             self.record = self.make_record(cursor, private)
-            self._cost("record", time.perf_counter() - began)
+            self._records_s += time.perf_counter() - began
         if due or self.wanted_names:
             assert self.record is not None
             self.save(self.record, tuple(due), finished=finished)
@@ -261,12 +268,8 @@ class Keep:
         return reasons
 
     def _may_record(self) -> bool:
-        cost = self._costs.get("record", 0.0)
-        return not self._step_s or cost <= max(RECORD_SHARE * self._step_s, RECORD_FREE_S)
-
-    def _cost(self, what: str, seconds: float) -> None:
-        known = self._costs.get(what)
-        self._costs[what] = seconds if known is None else min(0.9 * known + 0.1 * seconds, 2 * known)
+        allowed = RECORD_SHARE * (self._step_began - self._loop_began) + RECORD_FREE_S * self._num_boundaries
+        return self._records_s <= allowed
 
     def final_words(self) -> str:
         """For the last line: what is durable, and how old it is."""

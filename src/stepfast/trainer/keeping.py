@@ -39,6 +39,7 @@ class Kept:
         keep: Keep,
         epochs: OpenedEpochs,
         kit: Kit,
+        source: BatchSource | None,
         restored: Restored | None,
         private_state: Callable[[], dict[str, object]],
         set_user_state: Callable[[dict[str, Any]], None],
@@ -53,6 +54,7 @@ class Kept:
         self.keep = keep
         self._epochs = epochs
         self._kit = kit
+        self._source = source
         self._restored = restored
         self._private_state = private_state
         self._set_user_state = set_user_state
@@ -79,6 +81,8 @@ class Kept:
         user = self._restore_again() if touched else framework.settle()
         self._set_user_state(user)
         self._kit.restore_rng(user["rng"])
+        if self._source is not None:
+            self._source.restore(user["source"])
 
     def private_state(self) -> dict[str, object]:
         return self._private_state()

@@ -180,15 +180,15 @@ class Loop:
                 if position.epoch_length is None:
                     self._exhausted = True
                     return
-                raise Damaged(
-                    f"the data ended after {position.handed:,} batches; its length says {position.epoch_length:,}",
-                    hint="give the loader a __len__ that is true, or none",
-                )
+                raise _wrong_length(f"ended after {position.handed:,} batches", position.epoch_length)
             if private is not None:
                 self._step_boundary(private)
             position.hand()
             keeping.saw_batch(position.step, batch)
             yield batch
+        # The plain loop asks once more, and a sampler may draw then: before the tail, as without Stepfast.
+        if next(fetch, _END) is not _END:
+            raise _wrong_length("goes on", position.epoch_length)
         self._exhausted = True
 
     # ------------------------------------------------------------------ boundaries
@@ -266,6 +266,13 @@ class Loop:
         elif position.in_step:
             self._drop_step()
         self._keeping.paused(position.cursor(), self._keeping.private_state(), counted=counted)
+
+
+def _wrong_length(what: str, length: int | None) -> Damaged:
+    return Damaged(
+        f"the data {what}; its length says {length} batches an epoch",
+        hint="give the loader a __len__ that is true, or none",
+    )
 
 
 class Epoch:

@@ -294,7 +294,7 @@ class Run:
         )
         self._keep = keep
         if restored is not None:
-            saver.restored(restored.manifest)
+            saver.restored(restored.manifest, restored.manifest_sha256)
             self._give_receipt(restored, saver, rows, recorded, changes)
             was_finished = self._is_finished(restored.manifest.finished)
         elif rows:
@@ -309,6 +309,7 @@ class Run:
             keep=keep,
             kit=self._kit,
             epochs=OpenedEpochs(self._kit, at, user.get("source"), user.get("rng")),
+            source=self._source,
             restored=restored,
             private_state=self._private_state,
             set_user_state=self._set_user_state,

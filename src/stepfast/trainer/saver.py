@@ -15,7 +15,7 @@ from stepfast.capture.capture import Capture
 from stepfast.core.errors import AgentLost, StepfastError
 from stepfast.core.protocols import Framework, TrainState
 from stepfast.core.words import Cursor, StoredFile
-from stepfast.store.manifest import Manifest
+from stepfast.store.manifest import Manifest, Parent
 from stepfast.store.run_directory import RunDirectory
 from stepfast.trainer import refusals
 from stepfast.trainer.agent_process import AgentProcess
@@ -67,6 +67,7 @@ class Saver:
     _capture: Capture = field(init=False)
     _durable_segments: dict[str, StoredFile] = field(default_factory=dict)
     _sent_segments: dict[int, dict[str, StoredFile]] = field(default_factory=dict)
+    _parent: Parent | None = None
     _starts: int = 1
 
     def __post_init__(self) -> None:
@@ -101,8 +102,9 @@ class Saver:
     def run(self) -> RunDirectory:
         return RunDirectory.open(self.path)
 
-    def restored(self, manifest: Manifest) -> None:
-        """Segments of the checkpoint that was loaded need not be sent again."""
+    def restored(self, manifest: Manifest, manifest_sha256: str) -> None:
+        """The checkpoint that was loaded is the parent of the next one; its segments need not be sent again."""
+        self._parent = {"step": manifest.step, "manifest_sha256": manifest_sha256}
         self.last_durable = manifest.step
         self._durable_segments = {f.name: f for f in manifest.files if f.name.startswith("metrics-")}
 
@@ -165,6 +167,7 @@ class Saver:
             reasons=request.reasons,
             name=request.name,
             finished=request.finished,
+            parent=self._parent,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             files=(*captured.files, *linked.values()),
             aliases=dict(request.state.aliases),
@@ -186,6 +189,7 @@ class Saver:
                 wanted_by=list(request.wanted_by),
             )
         )
+        self._parent = None  # from here on it is the checkpoint before
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Committed):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import click
+from stepfast.cli.output import put, talk
 
 from stepfast.cli.demo.screen import Screen, screen_for_terminal
 from stepfast.cli.demo.sessions import Asked, Ended, Said, Session, Sessions
@@ -175,9 +175,9 @@ def _tell(verdict: Verdict, directory: Path, picture: Path, took_s: float) -> No
         *(f"  {compared.words()}" for compared in verdict.with_undisturbed),
         "",
     ]
-    click.echo("\n".join(map(escaped, words)))
-    click.secho(verdict.sentence(), bold=True, fg="green" if verdict.is_exact else "red")
-    click.echo(f"\npicture  {escaped(picture)}")
-    click.echo(f"look     stepfast ls {escaped(directory / KILLED)}")
-    click.echo(f"script   {escaped(directory / SCRIPT)}")
-    click.echo(f"It took {lines.duration(took_s)}.", err=True)
+    put("\n".join(map(escaped, words)))
+    put(verdict.sentence(), bold=True, style="green" if verdict.is_exact else "red")
+    put(f"\npicture  {escaped(picture)}")
+    put(f"look     stepfast ls {escaped(directory / KILLED)}")
+    put(f"script   {escaped(directory / SCRIPT)}")
+    talk(f"It took {lines.duration(took_s)}.")

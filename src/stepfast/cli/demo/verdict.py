@@ -3,7 +3,7 @@ what lies on the disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -28,10 +28,12 @@ class Compared:
     what: str
     num_all: int
     different: tuple[str, ...] = ()
+    num_unread: int = 0
+    """What could not be compared, because one side was not read."""
 
     @property
     def is_equal(self) -> bool:
-        return self.num_all > 0 and not self.different
+        return self.num_all > 0 and not self.different and not self.num_unread
 
     def words(self) -> str:
         if not self.num_all:
@@ -39,6 +41,8 @@ class Compared:
         if self.different:
             shown = ", ".join(self.different[:_SHOWN]) + (", …" if len(self.different) > _SHOWN else "")
             return f"{self.what}: {count(len(self.different))} of {count(self.num_all)} differ: {shown}"
+        if self.num_unread:
+            return f"{self.what}: {count(self.num_unread)} of {count(self.num_all)} were not read, the others are equal"
         return f"{self.what}: all {count(self.num_all)} equal"
 
 
@@ -72,8 +76,10 @@ class Verdict:
             return (
                 "exact: every leaf, optimizer tensor, loss and batch is equal to those of the run that was never killed"
             )
-        wrong = [one.what for one in (self.seen_before, *self.with_undisturbed) if not one.is_equal]
-        return f"not exact: {', '.join(wrong)} differ"
+        every = (self.seen_before, *self.with_undisturbed)
+        if wrong := [one.what for one in every if one.different]:
+            return f"not exact: these differ: {'; '.join(wrong)}"
+        return f"cannot be said: not everything was compared: {'; '.join(o.what for o in every if not o.is_equal)}"
 
 
 def judge(killed: RunDirectory, undisturbed: RunDirectory) -> Verdict:
@@ -93,33 +99,18 @@ def judge(killed: RunDirectory, undisturbed: RunDirectory) -> Verdict:
     total = ours.manifest.step
     seen = {**first, **second}
     straight = {row.step: row for row in iter_progress(undisturbed.progress_path)}
-    every_step = range(total)
     return Verdict(
         total=total,
         skipped=min(second, default=0),
         again=len(again),
         new=len(second.keys() - first.keys()),
-        seen_before=Compared(
-            what="computed again, with what was seen before the crash",
-            num_all=len(again),
-            different=tuple(
-                f"step {step}"
-                for step in again
-                if not (_same_loss(first[step], second[step]) and _same_batch(first[step], second[step]))
-            ),
-        ),
+        seen_before=_progress("computed again, with what was seen before the crash", first, second, again),
         with_undisturbed=(
             _leaves("leaves of the model", "model.", ours.manifest, others.manifest),
             _leaves("optimizer tensors", "optimizer.", ours.manifest, others.manifest),
             _rest(ours, others),
             _history(ours, others),
-            Compared(
-                what="batches, in their order",
-                num_all=total,
-                different=tuple(
-                    f"step {step}" for step in every_step if not _same_batch(seen.get(step), straight.get(step))
-                ),
-            ),
+            _progress("batches, in their order", seen, straight, range(total)),
         ),
         later=tuple(step for step in killed.steps() if step > min(second, default=0)),
     )
@@ -162,9 +153,7 @@ def _rest(ours: CheckpointReader, others: CheckpointReader) -> Compared:
 def _history(ours: CheckpointReader, others: CheckpointReader) -> Compared:
     """Every logged value, bit by bit."""
     left, right = _rows(ours), _rows(others)
-    return Compared(
-        what="losses, bit by bit", num_all=len({**left, **right}), different=tuple(_different(left, right))
-    )
+    return Compared(what="losses, bit by bit", num_all=len({**left, **right}), different=tuple(_different(left, right)))
 
 
 def _rows(reader: CheckpointReader) -> dict[str, bytes]:
@@ -193,20 +182,23 @@ def _flat(value: Any, path: str = "") -> dict[str, object]:
     return {path.lstrip("."): (type(value).__name__, repr(value))}
 
 
-def _same_loss(left: ProgressRow | None, right: ProgressRow | None) -> bool:
-    return (
-        left is not None
-        and right is not None
-        and left.values_digest == right.values_digest
-        and left.values_digest != NO_DIGEST
-    )
+def _progress(
+    what: str, left: Mapping[int, ProgressRow], right: Mapping[int, ProgressRow], steps: Sequence[int]
+) -> Compared:
+    """Logged values and batches of these steps, by their digests."""
+    different, num_unread = [], 0
+    for step in steps:
+        one, other = left.get(step), right.get(step)
+        if one is None or other is None:
+            different.append(f"step {step}")
+            continue
+        pairs = ((one.values_digest, other.values_digest), (one.batch_digest, other.batch_digest))
+        if any(mine != others for mine, others in pairs if _is_read(mine) and _is_read(others)):
+            different.append(f"step {step}")
+        elif not all(_is_read(mine) and _is_read(others) for mine, others in pairs):
+            num_unread += 1
+    return Compared(what=what, num_all=len(steps), different=tuple(different), num_unread=num_unread)
 
 
-def _same_batch(left: ProgressRow | None, right: ProgressRow | None) -> bool:
-    """Both were read, and are equal. One that was not read is not equal."""
-    return (
-        left is not None
-        and right is not None
-        and left.batch_digest is not None
-        and left.batch_digest == right.batch_digest
-    )
+def _is_read(digest: bytes | None) -> bool:
+    return digest is not None and digest != NO_DIGEST
