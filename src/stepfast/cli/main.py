@@ -101,7 +101,7 @@ def show(checkpoint: str, as_json: bool) -> int:
 @click.argument("checkpoint", metavar="RUN[@STEP]", type=click.Path(path_type=str))
 @AS_JSON
 def verify(checkpoint: str, as_json: bool) -> int:
-    """Read every byte of all checkpoints, or of one, and compare digests."""
+    """Read every byte of checkpoints and compare digests."""
     from stepfast.cli.verify import verify as command
 
     return command(checkpoint, as_json=as_json)

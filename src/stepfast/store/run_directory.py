@@ -27,8 +27,10 @@ PROGRESS = "progress.bin"
 LEDGER = "ledger.jsonl"
 SMALL_FILE_BYTES = 64 << 10
 _OWN_NAMES = frozenset(
-    (CHECKPOINTS, REFS, PROGRESS, LEDGER, "lock", "agent.sock", "agent.log")
-    + (".gitignore", "..gitignore.new", f".{RUN_FILE}.new")  # what replace_file leaves when it is interrupted
+    (
+        *(CHECKPOINTS, REFS, PROGRESS, LEDGER, "lock", "agent.sock", "agent.log", ".gitignore"),
+        *("..gitignore.new", f".{RUN_FILE}.new"),  # what replace_file leaves when it is interrupted
+    )
 )
 
 

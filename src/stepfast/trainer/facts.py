@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepfast import __version__
+from stepfast.files.mounts import DURABLE, IN_MEMORY, mount_of
 
 
 def versions() -> dict[str, str]:
@@ -45,5 +45,11 @@ def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def cpu_capability() -> str:
-    return f"{platform.machine()} x{os.cpu_count()}"
+def weak_file_system(path: Path) -> str | None:
+    """A sentence when checkpoints there may not survive a power cut."""
+    mount = mount_of(path)
+    if mount is None or mount.kind in DURABLE:
+        return None
+    if mount.kind in IN_MEMORY:
+        return f"{path} lies in memory ({mount.kind}): checkpoints survive kill -9, but no restart of the machine"
+    return f"{path} lies on {mount.kind}: checkpoints survive kill -9; after a power cut nothing is promised there"

@@ -108,11 +108,16 @@ class Loop:
         self._keeping.begun()
         try:
             yield from inner
-            self._keeping.completed()
         except GeneratorExit:
             if self._is_ours():
                 self._left(left_by_break(sys._getframe().f_back))
             raise
+        except BaseException:  # from the loader, or from a boundary: a signal, state that cannot be stored
+            if self._is_ours():
+                self._keeping.failed()
+            raise
+        else:
+            self._keeping.completed()
         finally:
             self._is_running, self._was_left = False, True
             if self._is_ours():

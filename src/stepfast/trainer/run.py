@@ -270,7 +270,9 @@ class Run:
         rows = read_progress(run.progress_path, first_step=first_step)
         self._logged_before = max(rows, default=first_step - 1)
         if restored is None and not rows:
-            self._speech.started(run.path, len(self) if self.total_steps is not None else None)
+            self._speech.started(run.path, self.total_steps)
+            for note in self._notes(run.path):
+                self._speech.say(f"  {note}")
         user: dict[str, Any] = {}
         if restored is not None:
             user = restored.user
@@ -349,7 +351,7 @@ class Run:
     ) -> None:
         manifest = restored.manifest
         differs = [f"{c.key} {settings_rules.show(c.was)} before, {settings_rules.show(c.now)} now" for c in changes]
-        notes = list(self._source.notes()) if self._source is not None else []
+        notes = self._notes(saver.run.path)
         if differs:
             notes.insert(0, f"from step {count(manifest.step)} on this is another run: settings were changed")
         differs += facts.differences(manifest.versions, recorded["versions"])
@@ -413,6 +415,11 @@ class Run:
             "rng": self._kit.capture_rng(),
             "source": None if self._source is None else self._source.state(),
         }
+
+    def _notes(self, path: Path) -> list[str]:
+        """What a user should know at a start: of the file system, and of the data."""
+        weak = facts.weak_file_system(path)
+        return ([weak] if weak else []) + ([] if self._source is None else self._source.notes())
 
     def _set_user_state(self, user: Mapping[str, Any]) -> None:
         self.state.clear()

@@ -12,7 +12,6 @@ import sys
 
 from stepfast.core import points
 from stepfast.store.run_directory import RunDirectory
-from stepfast.trainer import keep
 
 ASKED = "loop:before-fetch"
 
@@ -31,8 +30,6 @@ def main(arguments: list[str]) -> int:
         batch += 1
 
     points.plant(ASKED, asked)
-    # Steps of a few milliseconds are too short for a digest of every batch; here all of them are to be compared.
-    keep.RECORD_SHARE = 1.0
     sys.argv = [script, run_path]
     runpy.run_path(script, run_name="__main__")
     os.write(report_fd, b"%d\n" % batch)

@@ -11,11 +11,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from stepfast.cli.output import put, talk
-
 from stepfast.cli.demo.screen import Screen, screen_for_terminal
 from stepfast.cli.demo.sessions import Asked, Ended, Said, Session, Sessions
 from stepfast.cli.demo.verdict import Verdict, judge
+from stepfast.cli.output import put, talk
 from stepfast.core.errors import NotARun, RunHeld, StepfastError
 from stepfast.files.durable import make_dirs, replace_file
 from stepfast.files.locks import RunLock
@@ -79,6 +78,7 @@ def _prepared(directory: Path) -> Path:
         for name in (KILLED, UNDISTURBED):
             if (directory / name).is_dir():
                 shutil.rmtree(directory / name)
+        (directory / PICTURE).unlink(missing_ok=True)
         replace_file(directory / SCRIPT, (Path(__file__).parent / "script" / SCRIPT).read_bytes())
     except OSError as error:
         raise StepfastError(
@@ -146,7 +146,9 @@ def _draw(directory: Path, verdict: Verdict) -> Path:
     )
     path = directory / PICTURE
     sentence = verdict.sentence()
-    replace_file(path, draw_timeline(timeline, verdict=sentence[0].upper() + sentence[1:] + ".").encode(), 0o644)
+    said = sentence[0].upper() + sentence[1:] + "."
+    drawing = draw_timeline(timeline, verdict=said) if verdict.is_exact else draw_timeline(timeline, notes=[said])
+    replace_file(path, drawing.encode(), 0o644)
     return path
 
 

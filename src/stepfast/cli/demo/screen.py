@@ -93,7 +93,7 @@ class Bars:
         self._say(text, style="bold")
 
     def _say(self, text: str, style: str) -> None:
-        self._progress.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self._progress.console.print(text, style=style, markup=False, highlight=False)
 
 
 @contextmanager

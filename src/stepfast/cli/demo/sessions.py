@@ -19,6 +19,7 @@ from stepfast.core.errors import AgentLost, StepfastError
 from stepfast.files.locks import RunLock
 
 NEVER = -1
+_CHILD = (sys.executable, "-P", "-m", "stepfast.cli.demo.child")
 DEADLINE_S = 600.0
 _LOOK_S = 0.05
 _KILL_S = 30.0
@@ -72,8 +73,7 @@ class Sessions:
         ours, theirs = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "stepfast.cli.demo.child"]
-                + [str(theirs), str(wait_at), str(self._script), str(run_path)],
+                [*_CHILD, str(theirs), str(wait_at), str(self._script), str(run_path)],
                 pass_fds=[theirs],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

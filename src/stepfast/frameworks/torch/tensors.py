@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stepfast.core.errors import StateNotStorable
+from stepfast.core.errors import Damaged, StateNotStorable
 from stepfast.core.protocols import LiveLeaf
 from stepfast.core.words import DTYPE_BYTES
 
@@ -21,6 +21,8 @@ DTYPES: dict[torch.dtype, str] = {
     torch.float8_e5m2: "F8_E5M2", torch.complex64: "C64", torch.complex128: "C128",
 }  # fmt: skip
 BY_CODE = {code: dtype for dtype, code in DTYPES.items()}
+MAX_SPREAD = 64
+"""A strided leaf spans at most this many times its own elements."""
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]|(?<=\.)\.|^[.-]")
 
@@ -49,7 +51,7 @@ def live_leaf(tensor: torch.Tensor, *, name: str, key: str, group: str) -> LiveL
             group=group,
             dtype=DTYPES[tensor.dtype],
             shape=shape,
-            strides=None if strides == row_major(shape) else strides,
+            strides=None if strides == row_major(shape) or _is_spread(shape, strides) else strides,
             tensor=tensor,
         )
     raise StateNotStorable(f"{name} is {what}, which cannot be stored", hint="keep a dense tensor there")
@@ -57,6 +59,11 @@ def live_leaf(tensor: torch.Tensor, *, name: str, key: str, group: str) -> LiveL
 
 def stored_bytes(leaf: LiveLeaf) -> int:
     return math.prod(leaf.shape) * DTYPE_BYTES[leaf.dtype]
+
+
+def _is_spread(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """A thin slice of something big: stored and restored in contiguous order."""
+    return extent(shape, strides) > MAX_SPREAD * math.prod(shape)
 
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
@@ -72,9 +79,16 @@ def over_memory(base: torch.Tensor, dtype: str, shape: Sequence[int], offset: in
     return base[offset : offset + size].view(BY_CODE[dtype]).view(tuple(shape))
 
 
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements of memory that a tensor spans."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
+
+
 def empty_like_stored(dtype: str, shape: Sequence[int], strides: Sequence[int] | None) -> torch.Tensor:
     if strides is None:
         return torch.empty(tuple(shape), dtype=BY_CODE[dtype])
+    if extent(shape, strides) > MAX_SPREAD * math.prod(shape):
+        raise Damaged(f"strides {list(strides)} for shape {list(shape)} would take far more memory than the leaf has")
     return torch.empty_strided(tuple(shape), tuple(strides), dtype=BY_CODE[dtype])
 
 
