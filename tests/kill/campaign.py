@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import stepfast
 from tests.forkserver import ROOT, Child, ForkServer
 from tests.kill import outcome
 from tests.kill.cases import Case
@@ -18,9 +19,11 @@ from tests.kill.outcome import Outcome
 from tests.kill.variants import LOOPS, Variant
 
 TIMEOUT_S = 40.0
+SOURCE = Path(stepfast.__file__).parents[1]
 AGENT_SITE = ROOT / "tests" / "kill" / "agent_site"
+# The first optimizer of a process imports torch._dynamo, which takes longer than everything else together.
 IMPORTS = (
-    "torch", "torch.utils.data", "torch.optim", "numpy", "stepfast.trainer.run", "stepfast.frameworks.torch.kit",
+    "torch", "torch.utils.data", "torch.optim", "torch._dynamo", "numpy", "stepfast.trainer.run", "stepfast.frameworks.torch.kit",
     "tests.kill.faults",
 )  # fmt: skip
 BAD_WORDS = ("Traceback", "is not as it was before the crash", "warning:", "passed over")
@@ -53,7 +56,9 @@ class Campaign:
     undisturbed: dict[str, Outcome] = field(default_factory=dict)
 
     def start(self, variant: Variant, run_path: Path, moment: Moment | None = None, fired: Path | None = None) -> Child:
-        env = {"PYTHONPATH": f"{AGENT_SITE}{os.pathsep}{ROOT}"}
+        env = {"PYTHONPATH": os.pathsep.join(map(str, (AGENT_SITE, SOURCE, ROOT)))}
+        # Agents start cold: compiled once, even where the environment says to keep no bytecode.
+        env |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode")}
         if moment is not None:
             env |= {MOMENT: str(moment), FIRED: str(fired)}
         args = [str(variant.path), str(run_path), *variant.args]

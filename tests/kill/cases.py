@@ -47,7 +47,7 @@ def case_named(seed: int, name: str) -> Case:
 def fixed_trainer(variant: Variant) -> list[Moment]:
     """The trainer alone: in the first step, just after a save, when a tail is done, in the last step."""
     places = [("forward", 0), ("boundary", variant.save_steps * 2)]
-    places += [("tail-done", step) for step in variant.epoch_ends[1:2]]
+    places += [("tail-done", step) for step in variant.epoch_ends if step >= variant.save_steps * 2][:1]
     places.append(("log", variant.num_steps - 1))
     places.sort(key=lambda place: place[1])
     return [Moment(place=place, step=step, victim="trainer") for place, step in places]
@@ -57,7 +57,7 @@ def fixed_both(variant: Variant) -> list[Moment]:
     """Trainer and agent: just before a save, with the save in hand, in a tail, just after the last update."""
     places = [("after-update" if variant.name != "window-by-hand" else "log", variant.save_steps - 1)]
     places.append(("captured", variant.save_steps * 2))
-    places += [("tail-begun", step) for step in variant.epoch_ends if step >= variant.save_steps * 2][:1]
+    places += [("tail-begun", step) for step in variant.epoch_ends[-1:]]
     places.append(("log", variant.num_steps - 1))
     return [Moment(place=place, step=step, victim="both") for place, step in places]
 

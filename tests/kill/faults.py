@@ -7,6 +7,7 @@ from outside; the wrappers only look, so a run whose moment never comes is the o
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import types
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -34,6 +36,9 @@ def main() -> None:
     words = os.environ.get(MOMENT, "")
     if words and not (moment := Moment.parse(words)).is_in_agent:
         plant(moment)
+    # Generators that a script leaves alone are part of what is compared, too: they begin the same in every start.
+    random.seed(0)
+    np.random.seed(0)
     sys.argv = sys.argv[1:]
     sys.path.insert(0, os.path.dirname(path))
     script = types.ModuleType("__main__")
@@ -45,12 +50,12 @@ def main() -> None:
 def plant(moment: Moment) -> None:
     """Make `moment` happen in this process."""
 
-    def in_step(*_: object) -> None:
+    def in_step(*_: object, **__: object) -> None:
         run = _run()
         if run._position.in_step and not run._loop._exhausted and run.step == moment.step:
             _kill(moment)
 
-    def at_step(*_: object) -> None:
+    def at_step(*_: object, **__: object) -> None:
         if _run().step == moment.step:
             _kill(moment)
 

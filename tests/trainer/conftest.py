@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 import torch
@@ -41,6 +41,22 @@ class Said:
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[Said]:
     with caplog.at_level(logging.INFO, logger="stepfast"):
         yield Said(caplog)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call" and report.failed:
+        for run in scene.started:
+            run.close()  # else one failure is told as three: the test that passes has to leave nothing by itself
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _runs_of_its_own() -> Iterator[None]:
+    scene.started.clear()
+    yield
+    scene.started.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,9 @@ SAVE_STEPS = 3
 
 Run = stepfast.Run
 
+started: list[Run] = []
+"""Runs of the test in hand."""
+
 
 class Crash(Exception):
     """What a script of a test dies of."""
@@ -51,7 +54,9 @@ class Script:
         }
         if not {"epochs", "steps"} & arguments.keys():
             given["epochs"] = EPOCHS
-        return Run(path, **(given | arguments))
+        run = Run(path, **(given | arguments))
+        started.append(run)
+        return run
 
 
 def model(**changed: nn.Module) -> nn.Module:

@@ -84,7 +84,13 @@ def visit(run: Run, script: Script, trap: Trap = NEVER) -> None:
     ],
 )
 def test_exception(
-    tmp_path: Path, said: Said, undisturbed: Undisturbed, place: str, step: int, goes_on_at: int | None, again: int | None
+    tmp_path: Path,
+    said: Said,
+    undisturbed: Undisturbed,
+    place: str,
+    step: int,
+    goes_on_at: int | None,
+    again: int | None,
 ) -> None:
     script = scene.build()
     run = script.run(tmp_path / "run")
@@ -384,7 +390,9 @@ def finishes_in_tail(run: Run, script: Script) -> None:
         run.finish("good enough")
 
 
-@pytest.mark.parametrize(("loop", "reason", "steps"), [(finishes, "early stop", 7), (finishes_in_tail, "good enough", 5)])
+@pytest.mark.parametrize(
+    ("loop", "reason", "steps"), [(finishes, "early stop", 7), (finishes_in_tail, "good enough", 5)]
+)
 def test_finish_ends_for_good(
     tmp_path: Path, said: Said, undisturbed: Undisturbed, loop: Callable[[Run, Script], None], reason: str, steps: int
 ) -> None:

@@ -26,7 +26,7 @@ def step_schedule(optimizer: torch.optim.Optimizer) -> Any:
 
 CHANGED: dict[str, tuple[Start, list[str]]] = {
     "learning rate": ((lambda: build(lr=0.01), {}), ["optimizer.lr=0.05", "has 0.01"]),
-    "batch size": ((lambda: build(batch_size=3), {}), ["data.batch_size=4", "has 3"]),
+    "batch size": ((lambda: build(batch_size=5), {}), ["data.batch_size=4", "has 5"]),
     "dataset length": ((lambda: build(samples=23), {}), ["data.dataset_length=19", "has 23"]),
     "seed": ((build, {"seed": 5}), ["seed=2", "has 5"]),
     "schedule": ((lambda: build(gamma=0.5), {}), ["scheduler.gamma=0.9", "has 0.5"]),
@@ -78,7 +78,10 @@ def test_changed_setting_names_both_values_and_both_ways_on(
     said.one("differs from before:", "before", "now")
     for key in change.split(","):
         assert any(key in text for text in run.receipt.differs) or len(run.receipt.differs) >= 4
+    said.one("1 finished step will be computed again")
+    assert said.nothing("and compared")
     _in_force(name, run, script)
+    assert said.nothing("not as it was before"), "another run is not blamed for being another"
 
 
 def _in_force(name: str, run: Run, script: Script) -> None:
@@ -98,7 +101,7 @@ def _in_force(name: str, run: Run, script: Script) -> None:
     if name == "learning rate":
         assert rates == pytest.approx([0.01 * 0.9**step for step in range(3, 10)])
     elif name == "batch size":
-        assert sizes[-7:] == [3, 3, 3, 3, 3, 3, 1]
+        assert sizes == [4, 5, 5, 5, 4]
     elif name == "dataset length":
         assert sizes[-6:] == [4, 4, 4, 4, 4, 3]
     elif name == "schedule":
@@ -199,3 +202,17 @@ def test_settings_that_are_free(started: Path, tmp_path: Path, arguments: dict[s
     assert run.step == 3
     assert run.receipt.differs == ()
     run.close()
+
+
+def test_another_run_is_not_compared_with_the_one_before_even_after_a_second_crash(tmp_path: Path, said: Said) -> None:
+    path = tmp_path / "run"
+    scene.crash_at(path, 8, save_steps=5)
+    changed = build(lr=0.01)
+    run = changed.run(path, save_steps=6, change=("optimizer.lr",))
+    with pytest.raises(scene.Crash):
+        scene.crashing(run, changed, 6)  # saved at 6; rows of steps 6 and 7 are still those of the first rate
+    script = build(lr=0.01)
+    run = script.run(path, save_steps=6)
+    assert (run.step, run.receipt.computed_again) == (6, 0)
+    scene.train(run, script)
+    assert said.nothing("not as it was before")

@@ -30,7 +30,7 @@ def exit_status_of(error: Exception) -> int:
         return error.exit_status
     if isinstance(error, BrokenPipeError):  # `| head` has seen enough
         with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
         return 0
     if isinstance(error, PermissionError):
         _say(f"{error.filename or 'a file'} cannot be read: you may not", "ask as its owner")

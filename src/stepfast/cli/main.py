@@ -145,8 +145,12 @@ def main(arguments: list[str] | None = None) -> int:
         if reconfigure is not None:  # names and bars may hold letters that the terminal's encoding has not
             reconfigure(errors="backslashreplace")
     try:
-        status = stepfast.main(args=arguments, prog_name="stepfast", standalone_mode=False)
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        with stepfast.make_context("stepfast", given) as context:
+            status = stepfast.invoke(context)
         return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as end:  # --help, --version
+        return end.exit_code
     except Exception as error:
         from stepfast.cli.failing import exit_status_of
 

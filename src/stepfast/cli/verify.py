@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepfast.cli.output import put, put_json, talk
-from stepfast.cli.places import open_at
+from stepfast.cli.places import holder_of, open_at
 from stepfast.core.errors import Damaged, FormatTooNew, NoCheckpoint
 from stepfast.report import lines
 from stepfast.report.plain import escaped
@@ -39,7 +39,9 @@ def verify(place: str, *, as_json: bool) -> int:
     run, which = open_at(place)
     steps = run.steps() if which is None else [run.resolve(which)]
     if not steps:
-        raise NoCheckpoint(f"{run.path} has no checkpoint, so nothing was verified", hint="it trains for the first?")
+        raise NoCheckpoint(
+            f"{run.path} has no checkpoint, so nothing was verified", hint="`stepfast status` says whether it trains"
+        )
     found = _verify_all(run, steps, is_whole_run=which is None)
     whole_run = _of_the_run(run) if which is None else []
     is_damaged = any(one.problems for one in found) or bool(whole_run) or not found
@@ -91,8 +93,11 @@ def _verify(run: RunDirectory, step: int) -> Verified:
     problems = reader.verify(past_page_cache=True)
     if problems and run.read_manifest(step)[1] != reader.manifest_sha256:
         return _verify(run, step)  # replaced meanwhile by a later state of the same step
-    if (committed := _committed(run).get(step)) is not None and committed != reader.manifest_sha256:
-        what = f"is not the one the ledger says was committed ({committed[:12]}…)"
+    committed = _committed(run).get(step, reader.manifest_sha256)
+    # The line is written after the rename: of the newest step of a living run it may still be on its way.
+    is_settled = step != run.steps()[-1] or holder_of(run) is None
+    if committed != reader.manifest_sha256 and is_settled:
+        what = f"is not the one the ledger says was committed ({escaped(committed[:12])}…)"
         problems.append(Problem(file="manifest.json", leaf=None, what=what))
     extra = [f"{name} is not of this checkpoint, and is never read" for name in reader.extra_files()]
     shared = {}

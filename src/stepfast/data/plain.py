@@ -85,7 +85,9 @@ class IterableSource:
         """Put the generators of the data back, before the lines at the head of an epoch run.
 
         A resume at an epoch's start must not undo what those lines draw; without this call it puts them back itself.
+        From here on `state()` is what it was at the boundary, also before the epoch is opened.
         """
+        self._first_epoch, self._start = state["first"], state["start"]
         if self._generators is not None:
             self._generators.restore(state["live"])
         self._is_restored = True

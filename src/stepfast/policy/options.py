@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -43,6 +44,32 @@ class Options:
             raise UsageError(
                 f"Options(keep={self.keep!r}) is not a Retention", hint="Options(keep=Retention(newest=5))"
             )
+        if not isinstance(self.hyperparameters, Mapping) or not all(type(key) is str for key in self.hyperparameters):
+            raise UsageError(
+                f"Options(hyperparameters={self.hyperparameters!r}) is not a dict of values by name",
+                hint='Options(hyperparameters={"width": 64})',
+            )
+        for key, value in self.hyperparameters.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                raise UsageError(
+                    f"hyperparameters.{key} is {value!r}, which cannot be recorded",
+                    hint="numbers, texts, and lists and dicts of them can; write others as text",
+                ) from None
+
+
+def check_arguments(*, save_steps: object, seed: object, on_log: object, change: object, options: object) -> None:
+    """Of Run's arguments those that nothing else looks at before they are used."""
+    for name, value, example in (("save_steps", save_steps, 500), ("seed", seed, 1)):
+        if value is not None and (type(value) is not int or value < 0):
+            raise UsageError(f"{name}={value!r}: a whole number from 0 is needed", hint=f"{name}={example}")
+    if on_log is not None and not callable(on_log):
+        raise UsageError(f"on_log={on_log!r} cannot be called", hint="on_log=wandb.log, or a function (values, step)")
+    if isinstance(change, str) or not isinstance(change, (tuple, list, set, frozenset)):
+        raise UsageError(f"change={change!r} is not a tuple of names", hint='change=("optimizer.lr",)')
+    if options is not None and not isinstance(options, Options):
+        raise UsageError(f"options={options!r} is not an Options", hint="options=stepfast.Options(deterministic=True)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ class Change:
 def compare(was: Mapping[str, object], now: Mapping[str, object]) -> list[Change]:
     return [
         Change(key=key, was=was.get(key), now=now.get(key))
-        for key in sorted({*was, *now})
+        # A class first: settings that only one of the two classes has follow from it.
+        for key in sorted({*was, *now}, key=lambda key: (not key.endswith("class"), key))
         if _text(was.get(key)) != _text(now.get(key))
     ]
 
@@ -35,10 +36,12 @@ def accept(changes: Iterable[Change], allowed: Iterable[str], *, path: str, scri
         first = refused[0]
         more = f" ({len(refused) - 1} more: {', '.join(c.key for c in refused[1:5])})" if len(refused) > 1 else ""
         names = ",".join(sorted({change.key for change in refused} | (allowed & {c.key for c in changes})))
+        go_on = f"go on with the new value: STEPFAST_CHANGE={names} python {script}"
+        if first.key.startswith("optimizer") and first.key.endswith("class"):
+            go_on = f"go on with the old one: {show(first.was)}"  # its moments mean nothing to another optimizer
         raise SettingChanged(
             f"{path} was started with {first.key}={show(first.was)}; {script} has {show(first.now)}{more}",
-            hint=f"go on with the new value: STEPFAST_CHANGE={names} python {script}; "
-            f"start over: STEPFAST_RESUME=fresh python {script}",
+            hint=f"{go_on}; start over: STEPFAST_RESUME=fresh python {script}",
         )
     return changes
 

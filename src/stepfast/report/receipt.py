@@ -20,6 +20,8 @@ class Receipt:
     finished: str | None
     computed_again: int
     """Finished steps that are computed a second time."""
+    is_compared: bool = True
+    """Whether they are compared with what was seen before; not when settings were changed on purpose."""
     attempt: int
     read_s: float
     read_bytes: int
@@ -30,7 +32,7 @@ class Receipt:
 
     def lines(self) -> list[str]:
         again = (
-            f"{counted(self.computed_again, 'finished step')} will be computed again and compared"
+            f"{counted(self.computed_again, 'finished step')} will be computed again{' and compared' if self.is_compared else ''}"
             if self.computed_again
             else "nothing to compute again"
         )

@@ -69,9 +69,7 @@ class Timeline:
 
     def __post_init__(self) -> None:
         if not 0 <= self.checkpoint <= self.crash <= self.total or self.total == 0:
-            raise ValueError(
-                f"no such run: checkpoint {self.checkpoint}, crash {self.crash}, {self.total} batches"
-            )
+            raise ValueError(f"no such run: checkpoint {self.checkpoint}, crash {self.crash}, {self.total} batches")
         if self.seconds_a_batch <= 0:
             raise ValueError(f"seconds_a_batch is {self.seconds_a_batch}; it must be above 0")
 
@@ -130,15 +128,11 @@ def draw_timeline(timeline: Timeline, *, verdict: str = "", notes: Iterable[str]
     finished = f"{lines.counted(t.crash, 'batch', 'batches')} finished · {t.minutes(t.crash)}"
     _heading(body, first_bar, "Session 1", finished)
     _segment(body, t, first_bar, 0, t.checkpoint, "first", "{n} in the checkpoint", t.minutes(t.checkpoint))
-    _segment(
-        body, t, first_bar, t.checkpoint, t.crash, "first striped", "{n} in memory only", t.minutes(t.again)
-    )
+    _segment(body, t, first_bar, t.checkpoint, t.crash, "first striped", "{n} in memory only", t.minutes(t.again))
     _segment(body, t, first_bar, t.crash, t.total, "empty", "not reached", "")
     _session_1_marks(body, t, first_bar + _BAR_HEIGHT)
 
-    computed = (
-        f"{lines.count(t.again + t.new)} of {lines.count(t.total)} computed · {t.minutes(t.again + t.new)}"
-    )
+    computed = f"{lines.count(t.again + t.new)} of {lines.count(t.total)} computed · {t.minutes(t.again + t.new)}"
     _heading(body, second_bar, "Session 2", computed)
     _segment(body, t, second_bar, 0, t.checkpoint, "empty", "{n} skipped", "0 min")
     _segment(body, t, second_bar, t.checkpoint, t.crash, "again", "{n} computed again", t.minutes(t.again))

@@ -92,17 +92,47 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def encode(fields: dict[str, Any]) -> bytes:
     """The file's content from the fields of a `Manifest`; see `Manifest.to_json`."""
-    value = {name: fields[name] for name in (*_FIELDS, "format")}
-    value = {name: item for name, item in fields["unknown"].items() if name not in value} | value
-    value["reasons"] = list(fields["reasons"])
+    value = _value(fields)
     value["files"] = [_file_json(stored) for stored in fields["files"]]
     try:
         value["digest"] = _digest(value)
         data = strict_json.dumps(value) + b"\n"
         decode(data)
     except (ValueError, Damaged, FormatTooNew) as error:
-        raise StateNotStorable(f"the manifest of step {fields['step']} cannot be written: {error}") from error
+        raise _not_writable(fields, error) from error
     return data
+
+
+def encode_file(stored: StoredFile) -> bytes:
+    """One entry of `files`, in the compact form, for `splice`."""
+    return strict_json.dumps(_file_json(stored), indent=None)
+
+
+def splice(fields: dict[str, Any], files: Iterable[bytes]) -> bytes:
+    """As `encode`, in the compact form, with entries of `files` that were encoded and checked before."""
+    value = _value(fields)
+    del value["files"]
+    try:
+        # Names are sorted in the form that is digested, so the files have their place between two halves.
+        before, after = (
+            strict_json.dumps({name: item for name, item in value.items() if (name < "files") is first}, indent=None)
+            for first in (True, False)
+        )
+    except ValueError as error:
+        raise _not_writable(fields, error) from error
+    data = b'%b,"files":[%b],%b' % (before[:-1], b",".join(files), after[1:])
+    return b'%b,"digest":"%b"}' % (data[:-1], xxhash.xxh3_128_hexdigest(data).encode())
+
+
+def _value(fields: dict[str, Any]) -> dict[str, Any]:
+    value = {name: fields[name] for name in (*_FIELDS, "format")}
+    value = {name: item for name, item in fields["unknown"].items() if name not in value} | value
+    value["reasons"] = list(fields["reasons"])
+    return value
+
+
+def _not_writable(fields: dict[str, Any], error: Exception) -> StateNotStorable:
+    return StateNotStorable(f"the manifest of step {fields['step']} cannot be written: {error}")
 
 
 def decode(data: bytes) -> dict[str, Any]:

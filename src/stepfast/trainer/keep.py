@@ -3,7 +3,6 @@ in progress.bin, the check of a resume. The loop itself is trainer/loop.py."""
 
 from __future__ import annotations
 
-import math
 import signal
 import struct
 import time
@@ -16,22 +15,17 @@ import xxhash
 from stepfast.core.errors import StepfastError, StorageFailed
 from stepfast.core.protocols import Framework, TrainState
 from stepfast.core.words import Cursor
+from stepfast.policy.allowance import Allowance, Thinning
 from stepfast.policy.triggers import Clocks
-from stepfast.report.lines import duration
+from stepfast.report.lines import age
 from stepfast.store.progress import NO_DIGEST, ProgressRow, ProgressWriter
 from stepfast.trainer.history import History
 from stepfast.trainer.saver import Saver, SaveRequest
 from stepfast.trainer.selfcheck import SelfCheck
 from stepfast.trainer.signals import Signals
 
-RECORD_SHARE = 0.01
-"""Records and digests may cost this share of the loop's time; where they cost more, they are made less often."""
-
-RECORD_FREE_S = 0.0005
-"""What a record may always cost."""
-
-FIRST_RECORDS_S = 0.25
-"""For the first ones, which walk over the model."""
+SHARE = 0.01
+"""Of the loop's time: so much may records take, and so much digests of batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,29 +61,24 @@ class Keep:
     record: Record | None = None
     _parameters: list[int] = field(default_factory=list)
     _digest: xxhash.xxh3_128 | None = None
-    _digest_every: int = 1
     _progress_failed: bool = False
-    _digest_s: float = math.inf
-    _records_s: float = -FIRST_RECORDS_S
+    _digests: Thinning = field(default_factory=Thinning)
+    _for_digests: Allowance = field(default_factory=lambda: Allowance(share=SHARE, first_s=0.1))
+    _for_records: Allowance = field(default_factory=lambda: Allowance(share=SHARE, first_s=0.25, step_s=0.0005))
     _num_boundaries: int = 0
     _loop_began: float = 0.0
-    _step_began: float = 0.0
-    _step_s: float = 0.0
 
     # ------------------------------------------------------------------ at a boundary
     def saw_batch(self, step: int, batch: object) -> None:
-        """Digest a batch as it is handed out, at most at 1 % of a step."""
-        if step % self._digest_every:
+        """Digest a batch as it is handed out; every one, or as many as 1 % of the time allows."""
+        if not self._digests.takes(step):
             return
         began = time.perf_counter()
-        digest = self.batch_digest(batch)
         if self._digest is None:
             self._digest = xxhash.xxh3_128()
-        self._digest.update(digest)
-        self._digest_s = min(self._digest_s, time.perf_counter() - began)
-        if self._step_s and self._num_boundaries >= 20:
-            while self._digest_s > RECORD_SHARE * self._step_s * self._digest_every and self._digest_every < 1024:
-                self._digest_every *= 2
+        self._digest.update(self.batch_digest(batch))
+        self._for_digests.spent_s += time.perf_counter() - began
+        self._digests.tune(step, self._permits(self._for_digests))
 
     def step_finished(self, cursor: Cursor, values: Mapping[str, float]) -> None:
         """The boundary after step `cursor.step` was reached: its row, and the comparison of a resume."""
@@ -134,10 +123,6 @@ class Keep:
         now = time.monotonic()
         if self._num_boundaries == 0:
             self._loop_began = now
-        else:
-            last_s = now - self._step_began
-            self._step_s = last_s if self._num_boundaries == 1 else 0.9 * self._step_s + 0.1 * last_s
-        self._step_began = now
         self._num_boundaries += 1
         self.saver.poll()
         due = [*self.clocks.due(step=cursor.step, epoch_ended=epoch_ended, now=now), *reasons, *self._events()]
@@ -145,10 +130,10 @@ class Keep:
             due.append("end")
         self.record = None
         self._parameters = self.framework.parameter_versions()
-        if due or self.wanted_names or self._may_record():
+        if due or self.wanted_names or self._permits(self._for_records):
             began = time.perf_counter()
             self.record = self.make_record(cursor, private)
-            self._records_s += time.perf_counter() - began
+            self._for_records.spent_s += time.perf_counter() - began
         if due or self.wanted_names:
             assert self.record is not None
             self.save(self.record, tuple(due), finished=finished)
@@ -267,9 +252,8 @@ class Keep:
             reasons.append("the agent died")
         return reasons
 
-    def _may_record(self) -> bool:
-        allowed = RECORD_SHARE * (self._step_began - self._loop_began) + RECORD_FREE_S * self._num_boundaries
-        return self._records_s <= allowed
+    def _permits(self, allowance: Allowance) -> bool:
+        return allowance.permits(elapsed_s=time.monotonic() - self._loop_began, num_steps=self._num_boundaries)
 
     def final_words(self) -> str:
         """For the last line: what is durable, and how old it is."""
@@ -277,8 +261,9 @@ class Keep:
             return f"the last save failed: {self.saver.last_failure.message}"
         if self.saver.last_durable is None:
             return "nothing was saved"
-        age = time.monotonic() - (self.saver.last_durable_at or time.monotonic())
-        return f"step {self.saver.last_durable:,} is durable since {duration(age)}"
+        at = self.saver.last_durable_at
+        ago = "" if at is None or time.monotonic() - at < 1.0 else f", {age(time.monotonic() - at)}"
+        return f"step {self.saver.last_durable:,} is durable{ago}"
 
     def raise_if_failed(self) -> None:
         """At the very end a save that failed is an error: nothing will try again."""

@@ -80,7 +80,7 @@ class Kept:
         touched = framework.versions(framework.collect({})) != self._at_restore
         user = self._restore_again() if touched else framework.settle()
         self._set_user_state(user)
-        self._kit.restore_rng(user["rng"])
+        self._kit.restore_rng(self._restored.user["rng"])  # of the checkpoint, or of a seed that was changed
         if self._source is not None:
             self._source.restore(user["source"])
 
@@ -168,8 +168,12 @@ class Kept:
 class Bare:
     """`Run(None)`: the loop and nothing else."""
 
-    def __init__(self, on_step: Callable[[Cursor, Mapping[str, float]], None]) -> None:
+    def __init__(
+        self, on_step: Callable[[Cursor, Mapping[str, float]], None], parameter_versions: Callable[[], list[int]]
+    ) -> None:
         self._on_step = on_step
+        self._parameter_versions = parameter_versions
+        self._at_boundary: list[int] = []
 
     def begun(self) -> None: ...
 
@@ -188,10 +192,11 @@ class Bare:
 
     def boundary(
         self, cursor: Cursor, private: Mapping[str, object], *, epoch_ended: bool, finished: str | None
-    ) -> None: ...
+    ) -> None:
+        self._at_boundary = self._parameter_versions()
 
     def has_updated(self) -> bool:
-        return True
+        return self._parameter_versions() != self._at_boundary
 
     def batches_left_out(self, epoch: int, count: int | None) -> None: ...
 

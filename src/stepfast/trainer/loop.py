@@ -75,12 +75,19 @@ class Loop:
         self._keeping = keeping
         self._history = history
         self._step_log = step_log
-        self._must_settle = resumed
+        self._is_resumed = resumed
+        self._has_begun = False
         self._pid = os.getpid()
         self._was_left = False
         self._is_running = False
+        self._is_closed = False
+        self._walked: int | None = None
         self._broken = False
         self._exhausted = False
+
+    def close(self) -> None:
+        """Nothing is kept any more; a script that goes on with the loop is told so."""
+        self._is_closed = True
 
     # ------------------------------------------------------------------ what a script iterates
     def epochs(self) -> Iterator[Epoch]:
@@ -93,9 +100,14 @@ class Loop:
     def batches(self) -> Iterator[Any]:
         return self._guarded(self._all_batches() if self._source is not None else self._steps())
 
-    def epoch_batches(self) -> Iterator[Any]:
+    def epoch_batches(self, epoch: int) -> Iterator[Any]:
         """The batches of the epoch in hand, for `for batch in epoch`."""
-        return self._leaving_inner(self._epoch_batches())
+        return self._leaving_inner(self._walk_once(epoch, self._epoch_batches()))
+
+    def numbered_batches(self, epoch: int) -> Iterator[tuple[int, Any]]:
+        """The same with each batch's index in the epoch."""
+        numbered = ((self.position.handed - 1, batch) for batch in self._epoch_batches())
+        return self._leaving_inner(self._walk_once(epoch, numbered))
 
     def _guarded(self, inner: Iterator[Any]) -> Iterator[Any]:
         """Begin, walk, and note how it was left."""
@@ -125,7 +137,23 @@ class Loop:
 
     def _is_ours(self) -> bool:
         """Not a child that a script has forked inside the loop, nor an interpreter that is going down."""
-        return os.getpid() == self._pid and not sys.is_finalizing()
+        return os.getpid() == self._pid and not sys.is_finalizing() and not self._is_closed
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise UsageError(
+                "the loop goes on after run.close()",
+                hint="leave the loop first (break, return), or end the run for good: run.finish(reason)",
+            )
+
+    def _walk_once(self, epoch: int, inner: Iterator[Any]) -> Iterator[Any]:
+        if epoch != self.position.epoch or self._walked == epoch or not self._is_running:
+            raise UsageError(
+                f"the batches of epoch {epoch + 1} were walked through before, or its turn is over",
+                hint="one `for batch in epoch` for each epoch of `for epoch in run.epochs()`",
+            )
+        self._walked = epoch
+        yield from inner
 
     def _leaving_inner(self, inner: Iterator[Any]) -> Iterator[Any]:
         try:
@@ -137,36 +165,36 @@ class Loop:
     # ------------------------------------------------------------------ walks
     def _epochs(self) -> Iterator[Epoch]:
         position = self.position
-        if position.handed == 0:
-            self._settle()
-        self._first_boundary()
+        if position.handed == 0:  # else the lines at the head of the epoch have yet to run
+            self._begin()
         while not self._is_over():
             self._broken = self._exhausted = False
             yield Epoch(self, position.epoch)
             self._after_epoch()
 
     def _all_batches(self) -> Iterator[Any]:
-        self._settle()
-        self._first_boundary()
+        self._begin()
         while not self._is_over():
+            self._exhausted = False
             yield from self._epoch_batches()
             self._after_epoch()
 
     def _steps(self) -> Iterator[int]:
         """No data: the step number is all there is."""
         position = self.position
-        self._settle()
-        self._first_boundary()
+        self._begin()
         while not self._is_over():
             position.hand()
             yield position.step
+            self._check_open()
             self._finish_step()
             self._boundary(self._keeping.private_state(), epoch_ended=False, finished=self._end_reason())
 
     def _epoch_batches(self) -> Iterator[Any]:
         position, keeping = self.position, self._keeping
         assert self._source is not None
-        self._settle()
+        self._check_open()
+        self._begin()
         if position.is_complete:
             return
         fetch = keeping.open_epoch(self._source, position.epoch)
@@ -191,18 +219,20 @@ class Loop:
             position.hand()
             keeping.saw_batch(position.step, batch)
             yield batch
+            self._check_open()
         # The plain loop asks once more, and a sampler may draw then: before the tail, as without Stepfast.
         if next(fetch, _END) is not _END:
             raise _wrong_length("goes on", position.epoch_length)
         self._exhausted = True
 
     # ------------------------------------------------------------------ boundaries
-    def _settle(self) -> None:
-        if self._must_settle:
-            self._must_settle = False
+    def _begin(self) -> None:
+        """The first boundary of this start, once: state settled, then the record."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if self._is_resumed:
             self._keeping.settle()
-
-    def _first_boundary(self) -> None:
         if not self._is_over():
             self._boundary(self._keeping.private_state(), epoch_ended=False, finished=None)
 
@@ -231,6 +261,8 @@ class Loop:
     def _after_epoch(self) -> None:
         """The next epoch was asked for: the tail has run."""
         position = self.position
+        self._check_open()
+        self._begin()  # also where nobody asked for a batch of the epoch that a resume fell into
         if position.in_step:
             if self._broken and not self._keeping.has_updated():
                 self._drop_step()
@@ -288,7 +320,7 @@ class Epoch:
         self.number = number
 
     def __iter__(self) -> Iterator[Any]:
-        return self._loop.epoch_batches()
+        return self._loop.epoch_batches(self.number)
 
     def __len__(self) -> int:
         """Batches of the whole epoch, also after a resume."""
@@ -299,12 +331,8 @@ class Epoch:
 
     def enumerate(self) -> Iterator[tuple[int, Any]]:
         """Batches with their index in the epoch, counted as in the undisturbed run."""
-        return self._loop._leaving_inner(self._numbered())
+        return self._loop.numbered_batches(self.number)
 
     def mean(self, name: str) -> float:
         """The mean of what was logged under `name` in this epoch, before a crash included."""
         return self._loop._history.mean(name, self.number)
-
-    def _numbered(self) -> Iterator[tuple[int, Any]]:
-        for batch in self._loop._epoch_batches():
-            yield self._loop.position.handed - 1, batch

@@ -18,12 +18,14 @@ from stepfast.core.words import Cursor
 from stepfast.data.plain import IterableSource, length_of
 from stepfast.data.position import Position
 from stepfast.policy import settings as settings_rules
-from stepfast.policy.options import Length, Options
+from stepfast.policy.options import Length, Options, check_arguments
 from stepfast.policy.triggers import Clocks, with_save_steps
 from stepfast.report.lines import count, counted
 from stepfast.report.receipt import Receipt
 from stepfast.restore.restore import Restored, load, restore
+from stepfast.store import ledger
 from stepfast.store.manifest import Manifest
+from stepfast.store.names import is_tag
 from stepfast.store.progress import ProgressWriter, read_progress
 from stepfast.store.reading import CheckpointReader
 from stepfast.trainer import environment, facts, last_line
@@ -33,7 +35,7 @@ from stepfast.trainer.keep import Keep
 from stepfast.trainer.keeping import Bare, Kept, OpenedEpochs
 from stepfast.trainer.loop import COMPLETE, Epoch, Keeping, Loop
 from stepfast.trainer.saver import Saver
-from stepfast.trainer.selfcheck import SelfCheck
+from stepfast.trainer.selfcheck import SelfCheck, of_this_run
 from stepfast.trainer.signals import Signals
 from stepfast.trainer.speech import Speech
 
@@ -81,10 +83,9 @@ class Run:
         options: Options | None = None,
     ) -> None:
         last_line.install()
+        check_arguments(save_steps=save_steps, seed=seed, on_log=on_log, change=change, options=options)
         self._options = options or Options()
         length = Length(epochs=epochs, steps=steps, accumulate=accumulate)
-        if save_steps is not None and (type(save_steps) is not int or save_steps < 0):
-            raise UsageError(f"save_steps={save_steps!r}: a whole number from 0 is needed", hint="save_steps=500")
         self._environment = environment.read(resume, change)
         if path is not None and environment.world_size() > 1:
             raise UsageError(
@@ -126,7 +127,7 @@ class Run:
             accumulate=length.accumulate,
         )
         self._keep: Keep | None = None
-        keeping: Keeping = Bare(self._step_done)
+        keeping: Keeping = Bare(self._step_done, self._framework.parameter_versions)
         restored: Restored | None = None
         if self.path is not None:
             _close_earlier(self.path)
@@ -199,6 +200,11 @@ class Run:
         """Save at the next boundary: when the step in hand, its tail included, is done. `name` tags it for good."""
         if self._closed:
             raise UsageError("the loop has ended; nothing more can be saved", hint="call run.save() inside the loop")
+        if name is not None and not is_tag(name):
+            raise UsageError(
+                f"run.save({name!r}): not a name for a checkpoint",
+                hint="letters, digits, . _ - (not only digits, not `latest`): run.save('best')",
+            )
         if self._keep is not None:
             self._keep.wanted_names.append(name or "")
 
@@ -211,6 +217,7 @@ class Run:
         if self._closed:
             return
         self._closed = True
+        self._loop.close()
         if self._keep is not None:
             self._keep.signals.restore()
             self._keep.progress.close()
@@ -269,6 +276,8 @@ class Run:
         first_step = 0 if restored is None else restored.manifest.step
         rows = read_progress(run.progress_path, first_step=first_step)
         self._logged_before = max(rows, default=first_step - 1)
+        if rows:
+            rows = of_this_run(rows, ledger.read(run.ledger_path)[0])
         if restored is None and not rows:
             self._speech.started(run.path, self.total_steps)
             for note in self._notes(run.path):
@@ -287,7 +296,7 @@ class Run:
             signals=signals,
             history=self.history,
             progress=ProgressWriter(run.progress_path),
-            check=SelfCheck(expected=rows),
+            check=SelfCheck(expected={} if changes else rows),
             settings=self._settings,
             say=self._speech.say,
             saved_step=None if restored is None else restored.manifest.step,
@@ -332,6 +341,10 @@ class Run:
         if changes:
             old = {change.key: change.was for change in changes}
             self._framework.change([change.key for change in changes], old)
+            seed = self._settings["seed"]
+            if "seed" in old and isinstance(seed, int):
+                self._kit.seed(seed)
+                restored.user["rng"] = self._kit.capture_rng()
         self._kit.restore_rng(restored.user["rng"])
 
     def _restore_again(self, restored: Restored | None) -> dict[str, Any]:
@@ -349,11 +362,14 @@ class Run:
         recorded: Mapping[str, Any],
         changes: list[settings_rules.Change],
     ) -> None:
+        assert self._keep is not None
         manifest = restored.manifest
         differs = [f"{c.key} {settings_rules.show(c.was)} before, {settings_rules.show(c.now)} now" for c in changes]
         notes = self._notes(saver.run.path)
         if differs:
             notes.insert(0, f"from step {count(manifest.step)} on this is another run: settings were changed")
+            if rows:
+                notes.insert(1, "steps that are computed again are not compared: they are another run's now")
         differs += facts.differences(manifest.versions, recorded["versions"])
         differs += facts.differences(manifest.determinism, recorded["determinism"])
         self.receipt = Receipt(
@@ -364,6 +380,7 @@ class Run:
             batch=manifest.batch,
             finished=manifest.finished,
             computed_again=len(rows),
+            is_compared=not changes,
             attempt=saver.opened.attempt,
             read_s=restored.read_s,
             read_bytes=manifest.size_bytes,
@@ -381,6 +398,7 @@ class Run:
             read_s=round(restored.read_s, 4),
             passed_over=list(restored.passed_over),
             changed=[c.key for c in changes],
+            session=self._keep.progress.session,
         )
 
     def _is_finished(self, finished: str | None) -> bool:

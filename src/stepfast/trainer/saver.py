@@ -15,6 +15,7 @@ from stepfast.capture.capture import Capture
 from stepfast.core.errors import AgentLost, StepfastError
 from stepfast.core.protocols import Framework, TrainState
 from stepfast.core.words import Cursor, StoredFile
+from stepfast.store.draft import DraftEncoder
 from stepfast.store.manifest import Manifest, Parent
 from stepfast.store.run_directory import RunDirectory
 from stepfast.trainer import refusals
@@ -65,6 +66,7 @@ class Saver:
     has_lost_a_save: bool = False
     """The agent died with saves that were not durable; cleared by the next save."""
     _capture: Capture = field(init=False)
+    _drafts: DraftEncoder = field(default_factory=DraftEncoder)
     _durable_segments: dict[str, StoredFile] = field(default_factory=dict)
     _sent_segments: dict[int, dict[str, StoredFile]] = field(default_factory=dict)
     _parent: Parent | None = None
@@ -183,7 +185,7 @@ class Saver:
         self.agent.send(
             Snapshot(
                 slot=number,
-                draft=draft.to_json(),
+                draft=self._drafts.encode(draft),
                 spans=[Span(name=name, offset=offset, size=size) for name, offset, size in captured.spans],
                 linked=sorted(linked),
                 wanted_by=list(request.wanted_by),

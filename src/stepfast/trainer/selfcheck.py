@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from stepfast.store.progress import NO_DIGEST, ProgressRow
+
+
+def of_this_run(rows: Mapping[int, ProgressRow], events: Iterable[Mapping[str, Any]]) -> dict[int, ProgressRow]:
+    """Rows of this very run. Those from before settings were changed on purpose are another run's."""
+    starts = [event for event in events if event.get("event") == "resumed" and event.get("changed")]
+    since = max((int(event.get("session", 0)) for event in starts), default=0)
+    return {step: row for step, row in rows.items() if row.session >= since}
+
 
 USUAL_CAUSES = {
     "batch": "the batch differs: a dataset, vocabulary or split that is not the same as before, "

@@ -14,7 +14,7 @@ from stepfast.report.plain import escaped
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-TOTAL_UNKNOWN = "starting"
+_STARTING = "starting"
 _EVERY = 250
 
 
@@ -72,9 +72,7 @@ class Bars:
         self._tasks: dict[str, int] = {}
 
     def begin(self, name: str, *, total: int, seen: int) -> None:
-        self._tasks[name] = self._progress.add_task(
-            f"{name:<12}", total=total, first=None, seen=seen, words=TOTAL_UNKNOWN
-        )
+        self._tasks[name] = self._progress.add_task(f"{name:<12}", total=total, first=None, seen=seen, words=_STARTING)
 
     def at(self, name: str, batch: int) -> None:
         number = self._tasks[name]
@@ -97,7 +95,7 @@ class Bars:
 
 
 @contextmanager
-def screen_for_terminal(environment_width: int | None = None) -> Iterator[Screen]:
+def screen_for_terminal() -> Iterator[Screen]:
     """Bars where stderr is a terminal that can move its cursor, else lines."""
     if not sys.stderr.isatty():
         yield Lines()
@@ -119,7 +117,7 @@ def screen_for_terminal(environment_width: int | None = None) -> Iterator[Screen
                 text.append(letter, style=styles[letter])
             return text
 
-    console = Console(stderr=True, width=environment_width)
+    console = Console(stderr=True)
     if console.is_dumb_terminal:
         yield Lines()
         return

@@ -53,6 +53,8 @@ class TorchFramework:
             raise UsageError("model= is missing", hint="pass model=your_module, or model={'name': module, ...}")
         self._schedules = Extra("scheduler", scheduler)
         self._scalers = Extra("scaler", scaler)
+        if extra is not None and not isinstance(extra, Mapping):
+            raise UsageError(f"extra= got {type(extra).__name__}, not a dict", hint="extra={'name': object}")
         self._extra = Extra("extra", dict(extra) if extra else None)
         self._constructed = Constructed(self.models, self.optimizers, self._schedules)
         self._static: _Static | None = None
@@ -92,9 +94,11 @@ class TorchFramework:
         return [leaf.tensor._version for leaf in (*state.static, *state.dynamic)]
 
     def parameter_versions(self) -> list[int]:
-        if not self.optimizers or self._static is None:  # `p.data` moves no counter
+        if not self.optimizers:  # `p.data` moves no counter
             self._asked += 1
             return [-self._asked]
+        if self._static is None:
+            return [parameter._version for model in self.models.values() for parameter in model.parameters()]
         return [parameter._version for parameter in self._static.parameters]
 
     def written_by_forward(self) -> dict[str, Any]:

@@ -83,7 +83,9 @@ class LoaderSource:
         """Put the generators of the data back, before the lines at the head of an epoch run.
 
         A resume at an epoch's start must not undo what those lines draw; without this call it puts them back itself.
+        From here on `state()` is what it was at the boundary, also before the epoch is opened.
         """
+        self._seed, self._first, self._start = state["seed"], state["workers"], state["start"]
         self._live.restore(state["live"])
         self._is_restored = True
 

@@ -49,6 +49,7 @@ def walk(models: Mapping[str, torch.nn.Module]) -> ModelLeaves:
         for raw_name, tensor in _named(model):
             key = canonical(f"{prefix}.{raw_name}" if prefix else raw_name)
             name = f"model.{key}"
+            live_leaf(tensor, name=name, key=key, group="")  # a sparse one has no place in memory: named, not a crash
             place = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), tensor.device)
             first = owners.get(id(tensor)) or (memory.get(place) if tensor.numel() else None)
             if isinstance(tensor, torch.nn.Parameter):

@@ -17,7 +17,7 @@ labels = (features[:, :8].square().sum(dim=1) + noise > 8).long()
 loader = DataLoader(TensorDataset(features, labels), batch_size=16, shuffle=True)  # 1,270 batches
 
 model = nn.Sequential(
-    nn.Linear(64, 640), nn.ReLU(), nn.Dropout(0.1), nn.Linear(640, 640), nn.ReLU(), nn.Dropout(0.1), nn.Linear(640, 2)
+    nn.Linear(64, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 2)
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=len(loader))
