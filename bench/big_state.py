@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import os
 import random
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +19,9 @@ from stepfast.store.run_directory import RunDirectory
 
 LEAVES = 88
 LEAF_NUMBERS = 1 << 20
-SAVES = 3
+SAVES = 5
 RESTORES = 3
+"""Of all repetitions the quickest counts, for us and for the yardstick alike: it is the least disturbed one."""
 
 Measured = dict[str, list[float]]
 
@@ -69,13 +69,13 @@ def _saves(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
                 values.clear()
     watched.close()
     copies.close()
-    middle = {key: statistics.median(values) for key, values in found.items()}
+    best = {key: min(values) for key, values in found.items()}
     return found | {
         "bytes": [size],
-        "copy": [middle["k0_s"] / middle["shared_s"]],
-        "copy_plain": [middle["k0_s"] / middle["plain_s"]],
-        "boundary": [middle["boundary_s"] / middle["shared_s"]],
-        "durable": [middle["durable_s"] / middle["torch_save_s"]],
+        "copy": [best["k0_s"] / best["shared_s"]],
+        "copy_plain": [best["k0_s"] / best["plain_s"]],
+        "boundary": [best["boundary_s"] / best["shared_s"]],
+        "durable": [best["durable_s"] / best["torch_save_s"]],
     }
 
 
@@ -126,11 +126,11 @@ def _restores(path: str, work: Path) -> Measured:
             _forget(file)
         action(key)
     theirs_file.unlink()
-    middle = {key: statistics.median(values) for key, values in found.items()}
+    best = {key: min(values) for key, values in found.items()}
     return found | {
-        "restore": [middle["restore_s"] / middle["load_s"]],
-        "restore_put": [middle["restore_s"] / middle["put_s"]],
-        "restore_cold": [middle["restore_cold_s"] / middle["load_cold_s"]],
+        "restore": [best["restore_s"] / best["load_s"]],
+        "restore_put": [best["restore_s"] / best["put_s"]],
+        "restore_cold": [best["restore_cold_s"] / best["load_cold_s"]],
     }
 
 
@@ -144,7 +144,7 @@ def _torch_save(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optim
 
 
 class _Copies:
-    """One memcpy of the whole state, from ordinary memory, into warm memory of the slot's kind and of the usual kind."""
+    """One memcpy of the whole state, from ordinary memory, into warm memory of the slot's kind and of the usual one."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.objects import Leaves, Watched, move, run_directory, seconds, tensors_of, trained
+from bench.objects import Leaves, Watched, move, run_directory, tensors_of, trained
 from stepfast.capture.capture import Capture
 from stepfast.memory.slot import Slot
 
-SAVES = 40
+SAVES = 16
 CAPTURES = 200
-WARM_UP = 10
+WARM_UP = 5
 
 
 def measure(work: Path) -> dict[str, list[float]]:
@@ -65,9 +66,13 @@ def _capture(framework: Any, private: dict[str, object]) -> tuple[list[float], l
     slot = Slot.attach(made.fd, made.size)
     collect, copy = [], []
     for _ in range(CAPTURES):
-        states: list[Any] = []
-        collect.append(1e3 * seconds(lambda: states.append(framework.collect(private))))
-        copy.append(1e3 * seconds(lambda: capture.take(states[0], small, slot=0, memory=slot.view(), instead={})))
+        began = time.perf_counter()
+        state = framework.collect(private)
+        collected = time.perf_counter()
+        capture.take(state, small, slot=0, memory=slot.view(), instead={})
+        copied = time.perf_counter()
+        collect.append(1e3 * (collected - began))
+        copy.append(1e3 * (copied - collected))
     capture.forget_slots()
     slot.close()
     return collect, copy

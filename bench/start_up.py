@@ -26,11 +26,7 @@ def measure(work: Path) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {f"{name}_s": [] for name in programs}
     for _ in range(TURNS):
         for name, program in random.sample(sorted(programs.items()), len(programs)):
-            # An installed program has its bytecode; nobody measures compiling it.
-            run = lambda program=program: subprocess.run(
-                program, check=True, stdout=subprocess.DEVNULL, cwd=work, env=_environment()
-            )  # noqa: E501, E731
-            found[f"{name}_s"].append(seconds(run))
+            found[f"{name}_s"].append(_run_s(program, work))
     middle = {key: statistics.median(values) for key, values in found.items()}
     found["import_ms"] = [1e3 * (middle["import_s"] - middle["bare_s"])]
     if "help" in programs:
@@ -38,5 +34,7 @@ def measure(work: Path) -> dict[str, list[float]]:
     return found
 
 
-def _environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
+def _run_s(program: list[str], work: Path) -> float:
+    # An installed program has its bytecode; nobody measures compiling it.
+    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
+    return seconds(lambda: subprocess.run(program, check=True, stdout=subprocess.DEVNULL, cwd=work, env=kept))

@@ -41,6 +41,8 @@ def case_named(seed: int, name: str) -> Case:
     variant = VARIANTS[variant_name]
     if which.startswith("random-"):
         return random_case(seed, variant, int(which.removeprefix("random-")))
+    if which.startswith("agent-"):
+        return agent_case(seed, variant, int(which.removeprefix("agent-")))
     return next(case for case in cases(seed, variant) if case.name == name)
 
 
@@ -54,17 +56,24 @@ def fixed_trainer(variant: Variant) -> list[Moment]:
 
 
 def fixed_both(variant: Variant) -> list[Moment]:
-    """Trainer and agent: just before a save, with the save in hand, in a tail, just after the last update."""
+    """Trainer and agent: just before a save, with the save in hand, in the last tail or step."""
     places = [("after-update" if variant.name != "window-by-hand" else "log", variant.save_steps - 1)]
     places.append(("captured", variant.save_steps * 2))
-    places += [("tail-begun", step) for step in variant.epoch_ends[-1:]]
-    places.append(("log", variant.num_steps - 1))
+    places.append(("tail-begun" if variant.epoch_ends else "log", variant.num_steps - 1))
     return [Moment(place=place, step=step, victim="both") for place, step in places]
 
 
 def agent_alone(variant: Variant) -> list[Moment]:
     """Training goes on with another agent."""
     return [Moment(place="commit:after-rename", nth=1, victim="agent")]
+
+
+def agent_case(seed: int, variant: Variant, number: int) -> Case:
+    """The agent alone at a random moment. Saves may then be missing on the way; what the run ends with is the same."""
+    rng = random.Random(f"{seed} {variant.name} agent {number}")
+    save = rng.randint(1, len(variant.saves))
+    moment = Moment(place=rng.choice(IN_AGENT), nth=save, victim="agent")
+    return Case(name=f"{variant.name}/agent-{number}", variant=variant, moments=(moment,))
 
 
 def random_case(seed: int, variant: Variant, number: int) -> Case:

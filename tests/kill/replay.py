@@ -17,10 +17,11 @@ def main(arguments: list[str]) -> int:
     case = case_named(int(arguments[0]), arguments[1])
     print(case)
     with tempfile.TemporaryDirectory(prefix="kill-") as folder, campaign_server() as server:
-        verdict = Campaign(server, Path(folder)).run(case)
+        campaign = Campaign(server, Path(folder))
+        verdict = campaign.run(case)
+        for number, said in enumerate(campaign.said):
+            print(f"--- start {number}\n{said.rstrip()}")
         print(verdict)
-        for path in sorted(server.folder.glob("*.err")):
-            print(f"--- {path.stem}\n{path.read_text('utf-8', errors='replace').rstrip()}")
     return 1 if verdict.complaints else 0
 
 

@@ -25,9 +25,9 @@ class Variant:
         return LOOPS / self.script
 
     @property
-    def without_path(self) -> Path:
+    def before_path(self) -> Path:
         """The same script before Stepfast."""
-        return LOOPS / "without" / self.script
+        return self.path.with_name(f"{self.path.stem}_before.py")
 
     @property
     def epoch_ends(self) -> tuple[int, ...]:

@@ -31,9 +31,7 @@ def main(path, workers):
     torch.manual_seed(2)
     random.seed(2)
     np.random.seed(2)
-    loader = DataLoader(
-        Augmented(), batch_size=8, shuffle=True, num_workers=workers, persistent_workers=workers > 0
-    )
+    loader = DataLoader(Augmented(), batch_size=8, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 

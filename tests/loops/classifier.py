@@ -20,6 +20,7 @@ path = None if sys.argv[1] == "none" else sys.argv[1]
 run = stepfast.Run(path, model=model, optimizer=optimizer, scheduler=scheduler, data=loader, epochs=2, save_steps=5)
 for epoch in run.epochs():
     model.train()
+    print("three of them:", torch.randperm(len(inputs))[:3].tolist())  # a resume inside the epoch draws, too
     for x, y in epoch:
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()

@@ -21,6 +21,9 @@ def get_batch():
 
 path = None if sys.argv[1] == "none" else sys.argv[1]
 run = stepfast.Run(path, model=model, optimizer=optimizer, data=None, steps=30, save_steps=7)
+if run.receipt is not None:  # a look at what was resumed: it draws and leaves eval() behind, and must not be felt
+    model.eval()
+    print("a sample:", model(tokens[torch.randint(0, len(tokens), (8,))]).argmax(1).tolist())
 for step in run:
     if "batch" not in run.state:
         run.state["batch"] = get_batch()

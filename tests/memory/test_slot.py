@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,18 @@ from stepfast.memory.slot import Slot
 def shared(size: int) -> tuple[Slot, Slot]:
     agent = Slot.allocate(size)
     return agent, Slot.attach(os.dup(agent.fd), agent.size)
+
+
+def test_a_slot_made_ahead_waits_for_its_pages_at_the_first_look_and_at_the_end() -> None:
+    agent = Slot.allocate(40 << 20)
+    for look in (True, False):
+        trainer = Slot.attach(os.dup(agent.fd), agent.size, ahead=True)
+        if look:
+            trainer.view(agent.size - 2, 2)[:] = b"ok"
+        trainer.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "stepfast-slot"]
+    assert bytes(agent.view(agent.size - 2, 2)) == b"ok"
+    agent.close()
 
 
 def test_both_sides_see_the_same_bytes() -> None:

@@ -101,7 +101,8 @@ SABOTAGES = (
         old="return int(file_name[8:16]) < step // SEGMENT_STEPS",
         new="return int(file_name[8:16]) <= step // SEGMENT_STEPS",
         harm="the segment that is still being filled counts as full, so later checkpoints link the one of the first "
-        "save: after a resume all that was logged since then is missing from history and epoch.mean",
+        "save: after a resume all that was logged since then is missing from history and epoch.mean (where saves come "
+        "faster than commits they are refused instead)",
     ),
     Sabotage(
         name="settings-not-checked",

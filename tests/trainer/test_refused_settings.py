@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from stepfast import Options
+from stepfast import Every, Options, Retention
 from stepfast.core.errors import SettingChanged, UsageError
 from tests.trainer import scene
 from tests.trainer.conftest import Said
 from tests.trainer.scene import Run, Script, build
+
+pytestmark = pytest.mark.slow
 
 Start = tuple[Callable[[], Script], dict[str, Any]]
 
@@ -185,23 +187,13 @@ def test_values_in_change_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"epochs": 5},
-        {"steps": 9},
-        {"save_steps": 7},
-        {"on_log": lambda values, step: None},
-        {"progress": True},
-        {"options": Options(hyperparameters={"width": 5}, keep=FIRST["options"].keep)},
-    ],
-)
-def test_settings_that_are_free(started: Path, tmp_path: Path, arguments: dict[str, Any]) -> None:
+def test_settings_that_are_free(started: Path, tmp_path: Path) -> None:
+    free = {"epochs": 5, "steps": 9, "save_steps": 7, "on_log": lambda values, step: None, "progress": True}
+    kept = Options(hyperparameters={"width": 5}, keep=Retention(newest=9), save=Every(steps=2))
     shutil.copytree(started, tmp_path / "run")
-    run = build().run(tmp_path / "run", **(FIRST | arguments))
-    assert run.step == 3
-    assert run.receipt.differs == ()
-    run.close()
+    with build().run(tmp_path / "run", **(FIRST | free | {"options": kept})) as run:
+        assert run.step == 3
+        assert run.receipt.differs == ()
 
 
 def test_another_run_is_not_compared_with_the_one_before_even_after_a_second_crash(tmp_path: Path, said: Said) -> None:

@@ -16,6 +16,8 @@ from tests.trainer import scene
 from tests.trainer.conftest import Said
 from tests.trainer.scene import Crash, Run, Script, build, model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from stepfast.core.errors import Damaged, StateNotStorable
 
 MAX_DEPTH = 24
+"""Levels of JSON, tags included: with those of the file around it, a strict reader takes all that is written."""
 _INT64 = range(-(2**63), 2**63)
 _FACTORIES: dict[str, Callable[[], Any]] = {
     "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str,
@@ -66,18 +67,18 @@ def encode(value: object, path: str, foreign: Foreign, _depth: int = 0) -> Any:
     if isinstance(value, dict) and (tagged := _encode_dict(value, path, foreign, _depth)) is not None:
         return tagged
     if kind is tuple:
-        return _tag("tuple", [encode(v, f"{path}[{i}]", foreign, _depth + 1) for i, v in enumerate(value)])  # type: ignore[arg-type, var-annotated]
+        return _tag("tuple", [encode(v, f"{path}[{i}]", foreign, _depth + 2) for i, v in enumerate(value)])  # type: ignore[arg-type, var-annotated]
     if kind in (set, frozenset):
-        items = [encode(v, f"{path}{{}}", foreign, _depth + 1) for v in value]  # type: ignore[attr-defined]
+        items = [encode(v, f"{path}{{}}", foreign, _depth + 2) for v in value]  # type: ignore[attr-defined]
         return _tag(kind.__name__, sorted(items, key=repr))
     if kind is deque:
-        items = [encode(v, f"{path}[{i}]", foreign, _depth + 1) for i, v in enumerate(value)]  # type: ignore[arg-type, var-annotated]
+        items = [encode(v, f"{path}[{i}]", foreign, _depth + 2) for i, v in enumerate(value)]  # type: ignore[arg-type, var-annotated]
         return _tag("deque", items) | {"maxlen": value.maxlen}  # type: ignore[attr-defined]
     if kind is complex:
         return _tag("complex", struct.pack("<dd", value.real, value.imag).hex())  # type: ignore[attr-defined]
     if kind in (range, slice):
         parts = [value.start, value.stop, value.step]  # type: ignore[attr-defined]
-        return _tag(kind.__name__, [encode(p, path, foreign, _depth + 1) for p in parts])
+        return _tag(kind.__name__, [encode(p, path, foreign, _depth + 2) for p in parts])
     if (tagged := foreign.encode(value, path)) is not None:
         return tagged
     raise StateNotStorable(
@@ -123,7 +124,7 @@ def _encode_dict(value: dict[Any, Any], path: str, foreign: Foreign, depth: int)
     if kind is dict and "$" not in value and all(type(k) is str and k.isprintable() for k in value):
         return {k: encode(v, f"{path}.{k}", foreign, depth + 1) for k, v in value.items()}
     pairs = [
-        [encode(k, f"{path} key", foreign, depth + 1), encode(v, f"{path}[{k!r}]", foreign, depth + 1)]
+        [encode(k, f"{path} key", foreign, depth + 3), encode(v, f"{path}[{k!r}]", foreign, depth + 3)]
         for k, v in value.items()
     ]
     if kind is dict:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
 
 from stepfast.core.errors import StorageFailed
 from stepfast.core.words import round_up
@@ -15,6 +16,8 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # Linux 5.14; Python has no names for them.
 _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
+# The process cannot map other memory while one piece is filled in.
+_PIECE_BYTES = 16 << 20
 
 
 class Slot:
@@ -24,6 +27,7 @@ class Slot:
         self.fd = fd
         self.size = len(memory)
         self._memory = memory
+        self._filling: threading.Thread | None = None
 
     @classmethod
     def allocate(cls, size: int) -> Slot:
@@ -49,9 +53,10 @@ class Slot:
         return cls(fd, memory)
 
     @classmethod
-    def attach(cls, fd: int, size: int) -> Slot:
+    def attach(cls, fd: int, size: int, *, ahead: bool = False) -> Slot:
         """Trainer side: map a slot that came by descriptor. The slot owns `fd` from now on.
 
+        `ahead`: it is not needed yet, so its page table is filled in by a thread; the first `view` waits for it.
         Forked loader workers do not get the mapping: one that outlives its trainer would keep the memory.
 
         Raises:
@@ -68,8 +73,13 @@ class Slot:
             os.close(fd)
             raise
         memory.madvise(mmap.MADV_DONTFORK)
-        _populate(memory, _MADV_POPULATE_WRITE)
-        return cls(fd, memory)
+        slot = cls(fd, memory)
+        if ahead:
+            slot._filling = threading.Thread(target=slot._populate_pieces, name="stepfast-slot", daemon=True)
+            slot._filling.start()
+        else:
+            _populate(memory, _MADV_POPULATE_WRITE)
+        return slot
 
     def populate(self) -> None:
         """Agent side, once the trainer has its descriptor: the first save then takes no page faults."""
@@ -82,6 +92,7 @@ class Slot:
 
     def view(self, offset: int = 0, size: int | None = None) -> memoryview:
         """Bytes of the slot; writable on the trainer's side, read-only on the agent's."""
+        self._wait_filled()
         end = self.size if size is None else offset + size
         if not 0 <= offset <= end <= self.size:
             raise ValueError(f"bytes {offset} to {end} are outside a slot of {self.size}")
@@ -91,6 +102,7 @@ class Slot:
         """Unmap and close. Views must be gone; if one is not, the mapping stays until it is."""
         if self.fd < 0:
             return
+        self._wait_filled()
         os.close(self.fd)
         self.fd = -1
         try:
@@ -98,6 +110,18 @@ class Slot:
         except BufferError:
             # Somebody still looks at the bytes; the mapping goes with the last view.
             return
+
+    def _wait_filled(self) -> None:
+        if self._filling is not None:
+            self._filling.join()
+            self._filling = None
+
+    def _populate_pieces(self) -> None:
+        # Not mmap.madvise, which holds the interpreter lock; what fails here is paid by the first copy.
+        madvise = ctypes.CDLL(None).madvise
+        for offset in range(0, self.size, _PIECE_BYTES):
+            size = min(_PIECE_BYTES, self.size - offset)
+            madvise(ctypes.c_void_p(self.address + offset), ctypes.c_size_t(size), _MADV_POPULATE_WRITE)
 
 
 def no_room(size: int, room: int | None = None) -> StorageFailed:

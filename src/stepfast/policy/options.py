@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 from stepfast.core.errors import UsageError
 from stepfast.policy.retention import Retention
@@ -34,12 +35,6 @@ class Options:
             raise UsageError(
                 f"Options(save={self.save!r}) is not a trigger", hint="Options(save=Every(steps=500) | EpochEnd())"
             )
-        try:
-            json.dumps(dict(self.hyperparameters), allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"Options(hyperparameters=...): {error}", hint="numbers, strings, lists and dicts can be recorded"
-            ) from error
         if not isinstance(self.keep, Retention):
             raise UsageError(
                 f"Options(keep={self.keep!r}) is not a Retention", hint="Options(keep=Retention(newest=5))"
@@ -70,6 +65,13 @@ def check_arguments(*, save_steps: object, seed: object, on_log: object, change:
         raise UsageError(f"change={change!r} is not a tuple of names", hint='change=("optimizer.lr",)')
     if options is not None and not isinstance(options, Options):
         raise UsageError(f"options={options!r} is not an Options", hint="options=stepfast.Options(deterministic=True)")
+
+
+def is_path(value: object) -> bool:
+    if not isinstance(value, (str, PurePath)):
+        return False
+    text = str(value)
+    return bool(text) and "\0" not in text and all(len(os.fsencode(part)) <= 255 for part in PurePath(text).parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ class Retention:
 
     def __post_init__(self) -> None:
         if type(self.newest) is not int or self.newest < 1:
-            raise UsageError(f"keep: newest={self.newest!r}, at least 1 checkpoint must be kept", hint="Retention(newest=3)")
+            raise UsageError(f"keep: newest={self.newest!r}, at least 1 must be kept", hint="Retention(newest=3)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,9 @@ class Receipt:
     notes: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
+        compared = " and compared" if self.is_compared else ""
         again = (
-            f"{counted(self.computed_again, 'finished step')} will be computed again{' and compared' if self.is_compared else ''}"
+            f"{counted(self.computed_again, 'finished step')} will be computed again{compared}"
             if self.computed_again
             else "nothing to compute again"
         )

@@ -33,7 +33,6 @@ class DraftEncoder:
             # The files are kept with their bytes, so that no other one can get their identity.
             self._known = {id(stored): (stored, manifest_json.encode_file(stored)) for stored in with_leaves}
         files = [
-            self._known[id(stored)][1] if stored.leaves else manifest_json.encode_file(stored)
-            for stored in draft.files
+            self._known[id(stored)][1] if stored.leaves else manifest_json.encode_file(stored) for stored in draft.files
         ]
         return manifest_json.splice({known.name: getattr(draft, known.name) for known in fields(draft)}, files)

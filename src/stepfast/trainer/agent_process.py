@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from stepfast.core.errors import AgentLost
+from stepfast.core.errors import AgentLost, StorageFailed
 from stepfast.memory.slot import Slot
 from stepfast.policy.options import RESUME_MODES
 from stepfast.trainer import refusals
@@ -53,6 +53,7 @@ class AgentProcess:
         self._channel = Channel(ours)
         self.slots: list[Slot] = []
         self._free: set[int] = set()
+        self._is_asking = False
         self._kept: list[Message] = []
         self._pid = os.getpid()
         self._channel.send(
@@ -79,22 +80,35 @@ class AgentProcess:
         assert isinstance(answer, Opened)
         return answer
 
+    def ask_for_slots(self, size: int, count: int) -> None:
+        """Have the first slots made ready while the loop goes on. `reserve` says so when there is no room."""
+        assert not self.slots
+        self._channel.send(Reserve(sizes=[size] * count))
+        self._is_asking = True
+
+    def take_slots(self) -> None:
+        """Wait for slots that were asked for; there may be none."""
+        if not self._is_asking:
+            return
+        answer = self._wait_slots()
+        self._is_asking = False
+        if isinstance(answer, Slots):
+            self._attach(answer, ahead=True)
+        elif answer.code != StorageFailed.code:
+            self._kept.append(answer)  # not about memory: the run directory has vanished
+
     def reserve(self, size: int, count: int) -> None:
         """New slots in place of the old ones, fewer when memory is short."""
+        self.take_slots()
         for slot in self.slots:
             slot.close()
         self.slots, self._free = [], set()
         for number in range(count, 0, -1):
             self._channel.send(Reserve(sizes=[size] * number))
-            answer = self._wait(
-                lambda m: isinstance(m, (Slots, Refused)), RESERVE_DEADLINE_S, "did not make room for a snapshot"
-            )
+            answer = self._wait_slots()
             if isinstance(answer, Slots):
-                fds = self._channel.take_fds(answer.count)
-                self.slots = [Slot.attach(fd, answer.size) for fd in fds]
-                self._free = set(range(answer.count))
+                self._attach(answer, ahead=False)
                 return
-            assert isinstance(answer, Refused)
             if number == 1:
                 raise refusals.as_error(answer)
 
@@ -114,6 +128,8 @@ class AgentProcess:
     def poll(self) -> list[Message]:
         """What came, slots sorted in. Raises ChannelClosed when the agent is gone."""
         self._sort_in(self._channel.poll())
+        if any(isinstance(message, (Slots, Refused)) for message in self._kept):
+            self.take_slots()
         messages, self._kept = self._kept, []
         return messages
 
@@ -131,6 +147,9 @@ class AgentProcess:
             for message in self._receive(left_s):
                 if isinstance(message, Drained) and message.id == number:
                     return
+                if self._is_asking and isinstance(message, (Slots, Refused)):
+                    self._kept.append(message)
+                    continue
                 on_message(message)
 
     def close(self, reason: str) -> None:
@@ -158,6 +177,17 @@ class AgentProcess:
             self._process.kill()
             self._process.wait(timeout=BYE_DEADLINE_S)
         self._channel.close()
+
+    def _wait_slots(self) -> Slots | Refused:
+        answer = self._wait(
+            lambda m: isinstance(m, (Slots, Refused)), RESERVE_DEADLINE_S, "did not make room for a snapshot"
+        )
+        assert isinstance(answer, (Slots, Refused))
+        return answer
+
+    def _attach(self, made: Slots, *, ahead: bool) -> None:
+        self.slots = [Slot.attach(fd, made.size, ahead=ahead) for fd in self._channel.take_fds(made.count)]
+        self._free = set(range(made.count))
 
     def _wait(self, wanted: Callable[[Message], bool], deadline_s: float, complaint: str) -> Message:
         deadline = time.monotonic() + deadline_s

@@ -137,6 +137,8 @@ class Keep:
         if due or self.wanted_names:
             assert self.record is not None
             self.save(self.record, tuple(due), finished=finished)
+        elif self.record is not None and cursor.step > 0:  # before the first update the optimizer has no state
+            self.saver.prepare(self.record.state)
 
     def make_record(self, cursor: Cursor, private: Mapping[str, object]) -> Record:
         state = self.framework.collect(private)

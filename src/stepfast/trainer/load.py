@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from stepfast.restore.restore import load_model
@@ -27,9 +28,9 @@ class Peek:
     """Leaf name -> (dtype, shape)."""
 
 
-def peek(path: str) -> Peek | None:
+def peek(path: str | PurePath) -> Peek | None:
     """What a resume of `path` would bring; None when it would start fresh."""
-    name, _, which = path.partition("@")
+    name, _, which = str(path).partition("@")
     if not RunDirectory.is_run(name):
         return None
     run = RunDirectory.open(name)
@@ -74,13 +75,13 @@ class Leaves(Mapping[str, Any]):
         return len(self._leaves) + len(self.manifest.aliases)
 
 
-def load(path: str, *, model: Any = None) -> Any:
+def load(path: str | PurePath, *, model: Any = None) -> Any:
     """Weights of `RUN`, `RUN@500`, `RUN@latest` or `RUN@TAG`.
 
     With `model=` they are put into it, verified, and the model is given back. Without, a mapping from leaf names to
     tensors that reads each leaf when it is asked for.
     """
-    name, _, which = path.partition("@")
+    name, _, which = str(path).partition("@")
     run = RunDirectory.open(name)
     reader = CheckpointReader(run, run.resolve(which or "latest"))
     if model is None:

@@ -17,7 +17,7 @@ from stepfast.core.protocols import BatchSource
 from stepfast.core.words import Cursor
 from stepfast.data.position import Position
 from stepfast.trainer.history import History, StepLog
-from stepfast.trainer.leaving import left_by_break
+from stepfast.trainer.leaving import Consumer, consumer, left_by_break
 
 _END = object()
 COMPLETE = "complete"
@@ -118,11 +118,14 @@ class Loop:
             )
         self._is_running = True
         self._keeping.begun()
+        asked: Consumer = ()
         try:
-            yield from inner
+            for item in inner:
+                asked = consumer(sys._getframe().f_back)
+                yield item
         except GeneratorExit:
             if self._is_ours():
-                self._left(left_by_break(sys._getframe().f_back))
+                self._left(left_by_break(sys._getframe().f_back, asked))
             raise
         except BaseException:  # from the loader, or from a boundary: a signal, state that cannot be stored
             if self._is_ours():
@@ -156,10 +159,13 @@ class Loop:
         yield from inner
 
     def _leaving_inner(self, inner: Iterator[Any]) -> Iterator[Any]:
+        asked: Consumer = ()
         try:
-            yield from inner
+            for item in inner:
+                asked = consumer(sys._getframe().f_back)
+                yield item
         except GeneratorExit:
-            self._broken = left_by_break(sys._getframe().f_back)
+            self._broken = left_by_break(sys._getframe().f_back, asked)
             raise
 
     # ------------------------------------------------------------------ walks

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import sys
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -12,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stepfast.core.errors import StepfastError, UsageError
+from stepfast.core.errors import UsageError
 from stepfast.core.protocols import BatchSource, Kit
 from stepfast.core.words import Cursor
 from stepfast.data.plain import IterableSource, length_of
 from stepfast.data.position import Position
 from stepfast.policy import settings as settings_rules
-from stepfast.policy.options import Length, Options, check_arguments
+from stepfast.policy.options import Length, Options, check_arguments, is_path
 from stepfast.policy.triggers import Clocks, with_save_steps
 from stepfast.report.lines import count, counted
 from stepfast.report.receipt import Receipt
@@ -84,6 +82,8 @@ class Run:
     ) -> None:
         last_line.install()
         check_arguments(save_steps=save_steps, seed=seed, on_log=on_log, change=change, options=options)
+        if path is not None and not is_path(path):
+            raise UsageError(f"path={path!r} is not the path of a directory", hint='Run("runs/mine", ...)')
         self._options = options or Options()
         length = Length(epochs=epochs, steps=steps, accumulate=accumulate)
         self._environment = environment.read(resume, change)
@@ -127,13 +127,13 @@ class Run:
             accumulate=length.accumulate,
         )
         self._keep: Keep | None = None
+        self._dropped: weakref.finalize[Any, Run] | None = None
         keeping: Keeping = Bare(self._step_done, self._framework.parameter_versions)
         restored: Restored | None = None
         if self.path is not None:
             _close_earlier(self.path)
             restored, keeping = self._open(self.path, seed, save_steps)
             _open_runs[_key(self.path)] = weakref.ref(self)
-            atexit.register(_close_at_exit, weakref.ref(self))
         self._loop = Loop(
             position=self._position,
             source=self._source,
@@ -218,10 +218,10 @@ class Run:
             return
         self._closed = True
         self._loop.close()
+        if self._dropped is not None:
+            self._dropped.detach()
         if self._keep is not None:
-            self._keep.signals.restore()
-            self._keep.progress.close()
-            self._keep.saver.close("close")
+            _let_go(self._keep, "close")
         if self._source is not None:
             self._source.close()
 
@@ -255,6 +255,10 @@ class Run:
         try:
             return self._resume(path, saver, recorded, save_steps)
         except BaseException:
+            if self._keep is not None:
+                self._keep.progress.close()
+            if self._dropped is not None:
+                self._dropped.detach()
             saver.close("refused")
             raise
 
@@ -304,6 +308,8 @@ class Run:
             saved_revision=0 if restored is None else restored.manifest.revision,
         )
         self._keep = keep
+        # Left without its loop and without close(), at the end of the process too: the agent must not be left waiting.
+        self._dropped = weakref.finalize(self, _let_go, keep, "dropped")
         if restored is not None:
             saver.restored(restored.manifest, restored.manifest_sha256)
             self._give_receipt(restored, saver, rows, recorded, changes)
@@ -460,6 +466,8 @@ class Run:
 
     def _ended(self) -> None:
         self._closed = True
+        if self._dropped is not None:
+            self._dropped.detach()
         self._speech.end_progress()
 
 
@@ -485,8 +493,8 @@ def _close_earlier(path: str) -> None:
         earlier.close()
 
 
-def _close_at_exit(reference: weakref.ref[Run]) -> None:
-    run = reference()
-    if run is not None and not sys.is_finalizing():
-        with contextlib.suppress(StepfastError, OSError):
-            run.close()
+def _let_go(keep: Keep, why: str) -> None:
+    if os.getpid() == keep.signals.pid:  # not in a child that the script has forked
+        keep.signals.restore()
+        keep.progress.close()
+        keep.saver.close(why)

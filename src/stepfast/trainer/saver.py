@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ import msgspec
 import xxhash
 
 from stepfast.capture.capture import Capture
-from stepfast.core.errors import AgentLost, StepfastError
+from stepfast.core.errors import AgentLost, StateNotStorable, StepfastError
 from stepfast.core.protocols import Framework, TrainState
 from stepfast.core.words import Cursor, StoredFile
 from stepfast.store.draft import DraftEncoder
@@ -25,6 +26,8 @@ from stepfast.wire.messages import Committed, Failed, Message, Opened, Refused, 
 
 DRAIN_DEADLINE_S = 600.0
 NUM_SLOTS = 2
+SMALL_ROOM_BYTES = 1 << 20
+"""Left in a slot for the loop's state and the metrics when it is made before they are known."""
 MAX_AGENT_STARTS = 5
 
 
@@ -67,6 +70,7 @@ class Saver:
     """The agent died with saves that were not durable; cleared by the next save."""
     _capture: Capture = field(init=False)
     _drafts: DraftEncoder = field(default_factory=DraftEncoder)
+    _is_prepared: bool = False
     _durable_segments: dict[str, StoredFile] = field(default_factory=dict)
     _sent_segments: dict[int, dict[str, StoredFile]] = field(default_factory=dict)
     _parent: Parent | None = None
@@ -87,6 +91,7 @@ class Saver:
         facts: Mapping[str, Any],
         say: Callable[[str], None],
     ) -> Saver:
+        path = os.path.abspath(path)  # the script may change its directory
         agent = AgentProcess(path=path, mode=mode, script=script, keep_newest=keep_newest)
         opened = agent.wait_opened()
         return cls(
@@ -109,6 +114,18 @@ class Saver:
         self._parent = {"step": manifest.step, "manifest_sha256": manifest_sha256}
         self.last_durable = manifest.step
         self._durable_segments = {f.name: f for f in manifest.files if f.name.startswith("metrics-")}
+
+    def prepare(self, state: TrainState) -> None:
+        """Have slots made ready for states like this one, so that the first save does not wait for fresh memory."""
+        if self._is_prepared or self.agent.slots:
+            return
+        self._is_prepared = True
+        try:
+            self.agent.ask_for_slots(self._capture.bytes_needed(state, {}) + SMALL_ROOM_BYTES, NUM_SLOTS)
+        except ChannelClosed:
+            self._start_again()
+        except StateNotStorable:
+            return  # the save will say so
 
     def save(self, request: SaveRequest) -> None:
         """Copy into a slot and hand it over. Blocks for the copy, and for a slot if the agent still writes them all."""
@@ -151,6 +168,7 @@ class Saver:
         }
         small: dict[str, bytes] = {"loop.json": msgspec.json.encode(request.loop)}
         small |= {name: bytes(data) for name, data in request.segments.items() if name not in linked}
+        self.agent.take_slots()
         if not self.agent.slots or not self._capture.fits(request.state, small, self.agent.slots[0].size):
             self._capture.forget_slots()
             self.agent.reserve(self._capture.bytes_needed(request.state, small), NUM_SLOTS)

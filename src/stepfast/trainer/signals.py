@@ -17,7 +17,7 @@ class Signals:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._previous: dict[int, Any] = {}
         self.interrupts = 0
         self.terminate = False
@@ -45,7 +45,7 @@ class Signals:
         return self._previous.get(number, signal.SIG_DFL)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._pid:  # a forked loader worker: the trainer decides
+        if os.getpid() != self.pid:  # a forked loader worker: the trainer decides
             if number == signal.SIGTERM:
                 os._exit(143)
             return

@@ -192,7 +192,7 @@ class TorchFramework:
     def _settle(self) -> dict[str, Any]:
         tree, kept = self._resumed
         # clones: what the script does to the first copy must not reach the second
-        foreign = tensors.TorchForeign("state", {name: tensor.clone() for name, tensor in kept.items()})
+        foreign = tensors.TorchForeign("state", {name: tensors.clone(tensor) for name, tensor in kept.items()})
         static = self._refresh()
         self._apply_modules(static, tree)
         for name, optimizer in self.optimizers.items():

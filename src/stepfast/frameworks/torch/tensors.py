@@ -100,6 +100,13 @@ def copy_elements(target: torch.Tensor, source: torch.Tensor) -> None:
     target.copy_(source)
 
 
+def clone(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that lies in memory as `tensor` does; `Tensor.clone` makes a part of a larger tensor dense."""
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    copy_elements(copy, tensor)
+    return copy
+
+
 class TorchForeign:
     """The codec's hook. Encoding collects leaves; decoding takes tensors from `tensors`, by leaf name."""
 

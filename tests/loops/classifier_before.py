@@ -15,6 +15,7 @@ scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=2 * len(
 losses = []
 for _ in range(2):
     model.train()
+    print("three of them:", torch.randperm(len(inputs))[:3].tolist())  # a resume inside the epoch draws, too
     for x, y in loader:
         loss = nn.functional.cross_entropy(model(x), y)
         loss.backward()
