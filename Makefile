@@ -14,7 +14,9 @@ BIN := $(VENV)/bin
 comma := ,
 empty :=
 export UV_FIND_LINKS ?= $(subst $(empty) $(empty),$(comma),$(strip $(PIP_FIND_LINKS)))
-INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt
+# Bytecode is written once, here: torch has 2,000 modules, and every child process of a test imports them.
+unexport PYTHONDONTWRITEBYTECODE
+INSTALL = $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt
 TIME = started=$$SECONDS; trap 'echo "make $@: $$((SECONDS - started)) s"' EXIT;
 
 .PHONY: help demo test quick lint bench torture mutants docs format clean

@@ -133,7 +133,7 @@ class Child:
 class ForkServer:
     """The test's end. One request at a time; `close` ends the server and everything below it."""
 
-    def __init__(self, imports: Sequence[str] = ("torch", "numpy", "torch.utils.data")) -> None:
+    def __init__(self, imports: Sequence[str] = ("torch", "numpy", "torch.utils.data", "torch._dynamo")) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="forkserver-")
         self._num_started = 0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -375,6 +375,7 @@ def _start_server(channel_fd: int, imports: Sequence[str]) -> Callable[[], objec
     become_subreaper()
     # Ctrl-C in the terminal is for pytest; the server goes when its socket closes. Children get Python's own.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path.append(str(ROOT))  # what the tests name as tests.…; last, so that it hides nothing
     for name in imports:
         importlib.import_module(name)
     if (torch := sys.modules.get("torch")) is not None:

@@ -37,7 +37,6 @@ def test_killed_it_ends_as_undisturbed(campaign: Campaign, seed: int, variant: V
     assert not verdict.complaints, f"{verdict}\n{case}\nagain: {again}"
 
 
-@pytest.mark.xfail(reason="the agent's death with the final save in hand is told, but nobody saves again", strict=True)
 @pytest.mark.parametrize(
     "words", ["handed-over@26 agent", "commit:before-rename#6 agent", "commit:before-rename#5 agent"]
 )

@@ -146,8 +146,8 @@ def test_by_an_exception(leave: Callable[[Iterable[int]], object]) -> None:
 
 
 def through(batches: Iterable[int]) -> Iterator[int]:
-    for batch in batches:
-        yield batch  # noqa: UP028
+    for batch in batches:  # noqa: UP028 - as tqdm does
+        yield batch
 
 
 def test_on_purpose_through_generators() -> None:

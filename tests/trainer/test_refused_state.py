@@ -14,7 +14,7 @@ from torch import nn
 from stepfast.core.errors import StateMismatch, StateNotStorable, StepfastError
 from tests.trainer import scene
 from tests.trainer.conftest import Said
-from tests.trainer.scene import Crash, Run, Script, build, model
+from tests.trainer.scene import Crash, Script, build, model
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from stepfast.store.progress import NO_DIGEST, ProgressRow, read_progress
 from stepfast.trainer.selfcheck import SelfCheck
 from tests.trainer import scene
 from tests.trainer.conftest import Said
-from tests.trainer.scene import Crash, Run, Script, build
+from tests.trainer.scene import Crash, Run, build
 
 pytestmark = pytest.mark.slow
 

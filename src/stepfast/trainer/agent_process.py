@@ -73,7 +73,13 @@ class AgentProcess:
 
     def wait_opened(self) -> Opened:
         """The run is ours; or the refusal as the named error it is."""
-        answer = self._wait(lambda m: isinstance(m, (Opened, Refused)), OPEN_DEADLINE_S, "did not open the run")
+        try:
+            answer = self._wait(lambda m: isinstance(m, (Opened, Refused)), OPEN_DEADLINE_S, "did not open the run")
+        except ChannelClosed as error:
+            raise AgentLost(
+                f"the agent did not open the run: {self.how_it_died()}",
+                hint="agent.log in the run may say more; start again to go on from the last checkpoint",
+            ) from error
         if isinstance(answer, Refused):
             self._reap()
             raise refusals.as_error(answer)
@@ -198,15 +204,10 @@ class AgentProcess:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise AgentLost(f"the agent {complaint} within {deadline_s:g} s", hint="is the disk hanging?")
-            try:
-                for message in self._receive(left_s):
-                    if isinstance(message, Free) and wanted(message):
-                        return message
-                    self._kept.append(message)
-            except ChannelClosed as error:
-                raise AgentLost(
-                    f"the agent {complaint}: {self.how_it_died()}", hint="agent.log in the run says more"
-                ) from error
+            for message in self._receive(left_s):
+                if isinstance(message, Free) and wanted(message):
+                    return message
+                self._kept.append(message)
 
     def _receive(self, timeout_s: float) -> list[Message]:
         try:

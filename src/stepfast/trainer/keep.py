@@ -182,7 +182,9 @@ class Keep:
         self.saver.save(
             SaveRequest(
                 state=record.state,
-                instead=record.buffers if late else {},
+                versions=record.versions,
+                copies=record.buffers,
+                is_late=late,
                 cursor=record.cursor,
                 loop={
                     "format": 1,

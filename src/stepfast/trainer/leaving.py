@@ -35,8 +35,10 @@ def left_by_break(frame: FrameType | None, asked: Consumer) -> bool:
     `frame` is the caller of our generator, `asked` who asked for the batch in hand. An iterator in a variable may be
     closed long after its loop, by whatever frame lets go of it last: that one's instruction tells nothing.
     """
-    for number, code in asked:
-        if frame is None or (id(frame), frame.f_code) != (number, code):
+    while frame is not None:
+        code = frame.f_code
+        # A generator around us may be gone already when it lets go of us; the one after it in the chain does then.
+        if (id(frame), code) not in asked:
             return False
         if code.co_code[frame.f_lasti] in _POPS:
             return True

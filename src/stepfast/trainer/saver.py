@@ -36,7 +36,12 @@ class SaveRequest:
     """What one save is: the state, where it stands, and why."""
 
     state: TrainState
-    instead: Mapping[str, Any]
+    versions: list[int]
+    """Of the state's tensors, at the boundary."""
+    copies: Mapping[str, Any]
+    """Copies, made at the boundary, of the leaves that Forward writes."""
+    is_late: bool
+    """Forward may have run since the boundary: the copies stand in for the live leaves."""
     cursor: Cursor
     loop: Mapping[str, object]
     segments: Mapping[str, bytes | bytearray]
@@ -67,7 +72,9 @@ class Saver:
     requests: list[Request] = field(default_factory=list)
     last_failure: StepfastError | None = None
     has_lost_a_save: bool = False
-    """The agent died with saves that were not durable; cleared by the next save."""
+    """The agent died with a save that was not durable; the next boundary saves again."""
+    _newest: SaveRequest | None = None
+    """The newest save, until it is durable or has failed."""
     _capture: Capture = field(init=False)
     _drafts: DraftEncoder = field(default_factory=DraftEncoder)
     _is_prepared: bool = False
@@ -129,12 +136,8 @@ class Saver:
 
     def save(self, request: SaveRequest) -> None:
         """Copy into a slot and hand it over. Blocks for the copy, and for a slot if the agent still writes them all."""
-        try:
-            self._save(request)
-        except ChannelClosed:
-            self._start_again()
-        except (AgentLost, StepfastError) as error:
-            self._failed(request.cursor.step, error)
+        self._newest = request
+        self._try_to_save(request)
 
     def poll(self) -> None:
         """Take in what the agent has to say; never waits."""
@@ -145,11 +148,23 @@ class Saver:
             self._start_again()
 
     def drain(self) -> None:
-        """Wait until every save is durable or has failed."""
-        try:
-            self.agent.drain(DRAIN_DEADLINE_S, self._take)
-        except ChannelClosed:
-            self._start_again()
+        """Wait until every save is durable or has failed. If the agent dies meanwhile, the newest is made again as
+        long as nothing was written since."""
+        while True:
+            try:
+                self.agent.drain(DRAIN_DEADLINE_S, self._take)
+            except ChannelClosed:
+                self._start_again()
+            else:
+                return
+            if self._newest is None:
+                return
+            self.has_lost_a_save = False
+            if not self._can_be_repeated(self._newest):
+                step = self._newest.cursor.step
+                self._failed(step, AgentLost("the agent died before it was durable, and the state has moved on since"))
+                return
+            self._try_to_save(replace(self._newest, is_late=True))
 
     def event(self, kind: str, **fields: object) -> None:
         try:
@@ -162,6 +177,31 @@ class Saver:
         self.agent.close(reason)
 
     # ------------------------------------------------------------------ inside
+    def _try_to_save(self, request: SaveRequest) -> None:
+        """Once more with a new agent when the old one dies under it: the state is still that of the boundary."""
+        while True:
+            try:
+                self._save(request)
+            except ChannelClosed:
+                self._start_again()
+                self.has_lost_a_save = False
+            except TimeoutError as error:
+                self._failed(request.cursor.step, AgentLost(f"the agent does not read: {error}"))
+                return
+            except StepfastError as error:
+                self._failed(request.cursor.step, error)
+                return
+            else:
+                return
+
+    def _can_be_repeated(self, request: SaveRequest) -> bool:
+        now = self.framework.versions(request.state)
+        leaves = (*request.state.static, *request.state.dynamic)
+        return all(
+            was == is_now or leaf.name in request.copies
+            for leaf, was, is_now in zip(leaves, request.versions, now, strict=True)
+        )
+
     def _save(self, request: SaveRequest) -> None:
         linked = {
             name: self._durable_segments[name] for name in request.full_segments if name in self._durable_segments
@@ -173,9 +213,10 @@ class Saver:
             self._capture.forget_slots()
             self.agent.reserve(self._capture.bytes_needed(request.state, small), NUM_SLOTS)
         began = time.perf_counter()
+        instead = request.copies if request.is_late else {}
         number = self.agent.wait_free_slot()
         captured = self._capture.take(
-            request.state, small, slot=number, memory=self.agent.slots[number].view(), instead=request.instead
+            request.state, small, slot=number, memory=self.agent.slots[number].view(), instead=instead
         )
         k0_s = time.perf_counter() - began
         self.k0_s.append(k0_s)
@@ -217,6 +258,8 @@ class Saver:
             self._durable_segments = self._sent_segments.pop(message.step, {})
             self._sent_segments = {s: f for s, f in self._sent_segments.items() if s > message.step}
             self.last_failure = None
+            if self._newest is not None and message.step >= self._newest.cursor.step:
+                self._newest = None
         elif isinstance(message, Failed):
             self._failed(message.step, refusals.as_error(message))
         elif isinstance(message, Request):
@@ -226,6 +269,8 @@ class Saver:
 
     def _failed(self, step: int, error: StepfastError) -> None:
         self.last_failure = error
+        if self._newest is not None and step >= self._newest.cursor.step:
+            self._newest = None
         hint = f" {error.hint[0].upper()}{error.hint[1:]}." if error.hint else ""
         self.say(f"the save of step {step:,} failed: {error.message}. Training goes on.{hint}")
 
@@ -240,7 +285,7 @@ class Saver:
                 hint=f"agent.log in {self.path} says why; start again to go on from the last checkpoint",
             )
         self._starts += 1
-        self.has_lost_a_save = True
+        self.has_lost_a_save = self._newest is not None
         durable = "nothing" if self.last_durable is None else f"step {self.last_durable:,}"
         self.say(f"the agent died ({how}); a new one is started. Durable: {durable}")
         self.agent = AgentProcess(path=self.path, mode="auto", script=self.script, keep_newest=self.keep_newest)
