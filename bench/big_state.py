@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import random
+import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from bench.objects import Leaves, Watched, move, run_directory, seconds, tensors_of, trained
-from stepfast.frameworks.torch.adapter import TorchFramework
+from bench.objects import LEAF_NUMBERS, LEAVES, Leaves, Watched, move, run_directory, seconds, tensors_of, trained
 from stepfast.memory.slot import Slot
-from stepfast.restore.restore import restore
-from stepfast.store.run_directory import RunDirectory
 
-LEAVES = 88
-LEAF_NUMBERS = 1 << 20
 SAVES = 5
 RESTORES = 3
-"""Of all repetitions the quickest counts, for us and for the yardstick alike: it is the least disturbed one."""
 
 Measured = dict[str, list[float]]
 
@@ -69,68 +67,43 @@ def _saves(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
                 values.clear()
     watched.close()
     copies.close()
-    best = {key: min(values) for key, values in found.items()}
+    middle = {key: statistics.median(values) for key, values in found.items()}
     return found | {
         "bytes": [size],
-        "copy": [best["k0_s"] / best["shared_s"]],
-        "copy_plain": [best["k0_s"] / best["plain_s"]],
-        "boundary": [best["boundary_s"] / best["shared_s"]],
-        "durable": [best["durable_s"] / best["torch_save_s"]],
+        "copy": [middle["k0_s"] / middle["shared_s"]],
+        "copy_plain": [middle["k0_s"] / middle["plain_s"]],
+        "boundary": [middle["boundary_s"] / middle["shared_s"]],
+        "durable": [middle["durable_s"] / middle["torch_save_s"]],
     }
 
 
 def _restores(path: str, work: Path) -> Measured:
+    """Each in a process of its own, in shuffled turns."""
     found: Measured = {k: [] for k in ("restore_s", "load_s", "put_s", "restore_cold_s", "load_cold_s")}
-    run = RunDirectory.open(path)
-    ours_files = [entry for entry in run.checkpoint_path(run.steps()[-1]).iterdir() if entry.is_file()]
-    theirs_file = work / "theirs.pt"
+    file, result = work / "theirs.pt", work / "restored.json"
 
-    def ours(key: str) -> None:
-        model = Leaves(LEAVES, LEAF_NUMBERS, empty=True)
-        framework = TorchFramework(
-            model=model, optimizer=torch.optim.AdamW(model.parameters()), scheduler=None, scaler=None, extra=None
+    def fresh(what: str) -> list[float]:
+        subprocess.run(
+            [sys.executable, "-m", "bench.fresh_restore", what, path, str(file), str(result)], check=True, timeout=60
         )
-        found[key].append(seconds(lambda: restore(run, framework, lambda *_: None)))
+        values: list[float] = json.loads(result.read_text(encoding="utf-8"))
+        return values
 
-    def theirs(key: str) -> None:
-        model = Leaves(LEAVES, LEAF_NUMBERS, empty=True)
-        optimizer = torch.optim.AdamW(model.parameters())
-        loaded: dict[str, dict[str, object]] = {}
-        spent = seconds(lambda: loaded.update(torch.load(theirs_file, mmap=False, weights_only=True)))
-        found[key].append(spent)
-        if key == "load_s":
-            found["put_s"].append(
-                spent
-                + seconds(
-                    lambda: (
-                        model.load_state_dict(loaded["model"]),
-                        optimizer.load_state_dict(loaded["optimizer"]),
-                    )
-                )
-            )
-
-    for file in [*ours_files, theirs_file]:
-        _read_through(file)
-    for number in range(RESTORES + 1):
-        turn = [(ours, "restore_s"), (theirs, "load_s")]
-        random.shuffle(turn)
-        for action, key in turn:
-            action(key)
-        if number == 0:
-            for values in found.values():
-                values.clear()
-    cold = [(ours, "restore_cold_s", ours_files), (theirs, "load_cold_s", [theirs_file])]
-    random.shuffle(cold)
-    for action, key, files in cold:
-        for file in files:
-            _forget(file)
-        action(key)
-    theirs_file.unlink()
-    best = {key: min(values) for key, values in found.items()}
+    for what in (*random.sample(("ours", "theirs") * RESTORES, 2 * RESTORES), "ours-cold", "theirs-cold"):
+        values = fresh(what)
+        if what.startswith("ours"):
+            found["restore_cold_s" if what.endswith("cold") else "restore_s"] += values
+        elif what.endswith("cold"):
+            found["load_cold_s"].append(values[0])
+        else:
+            found["load_s"].append(values[0])
+            found["put_s"].append(values[1])
+    file.unlink()
+    middle = {key: statistics.median(values) for key, values in found.items()}
     return found | {
-        "restore": [best["restore_s"] / best["load_s"]],
-        "restore_put": [best["restore_s"] / best["put_s"]],
-        "restore_cold": [best["restore_cold_s"] / best["load_cold_s"]],
+        "restore": [middle["restore_s"] / middle["load_s"]],
+        "restore_put": [middle["restore_s"] / middle["put_s"]],
+        "restore_cold": [middle["restore_cold_s"] / middle["load_cold_s"]],
     }
 
 
@@ -169,15 +142,3 @@ class _Copies:
 
 def _address(memory: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
-
-
-def _read_through(path: Path) -> None:
-    with open(path, "rb", buffering=0) as file:
-        while file.read(8 << 20):
-            pass
-
-
-def _forget(path: Path) -> None:
-    """Out of the page cache; it is clean, since it was synced."""
-    with open(path, "rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -13,6 +13,10 @@ import torch
 
 from stepfast.trainer.run import Run
 
+LEAVES = 88
+LEAF_NUMBERS = 1 << 20
+"""The big state: 88 parameters of 4 MiB and AdamW's two tensors for each make 1 GiB."""
+
 
 class Leaves(torch.nn.Module):
     """`count` parameters of `size` numbers each."""

@@ -57,9 +57,7 @@ def left_threads(before: set[threading.Thread]) -> list[str]:
 
 
 def living() -> set[int]:
-    return {
-        pid for pid in forkserver.children_of(os.getpid(), recursive=True) if state(pid) not in ("Z", "X", "")
-    }
+    return {pid for pid in forkserver.children_of(os.getpid(), recursive=True) if state(pid) not in ("Z", "X", "")}
 
 
 def state(pid: int) -> str:
@@ -81,9 +79,7 @@ def left_processes(before: set[int]) -> list[str]:
 
 def command_of(pid: int) -> str:
     try:
-        return (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-        )
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except (FileNotFoundError, ProcessLookupError):
         return "ended"
 

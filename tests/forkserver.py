@@ -69,9 +69,7 @@ def _wait_readable(fd: int, timeout_s: float) -> bool:
 class Child:
     """A started script. `pid` is its process, session and process group id."""
 
-    def __init__(
-        self, server: ForkServer, pid: int, pidfd: int, stdout_path: Path, stderr_path: Path
-    ) -> None:
+    def __init__(self, server: ForkServer, pid: int, pidfd: int, stdout_path: Path, stderr_path: Path) -> None:
         self._server = server
         self._pidfd = pidfd
         self._status: int | None = None
@@ -98,9 +96,7 @@ class Child:
         """The exit status, negative for a signal as in `subprocess`. TimeoutError when it still runs then."""
         if self._status is None:
             if not _wait_readable(self._pidfd, timeout_s):
-                raise TimeoutError(
-                    f"{self!r} still runs after {timeout_s:g} s; its stderr:\n{self.stderr[-4000:]}"
-                )
+                raise TimeoutError(f"{self!r} still runs after {timeout_s:g} s; its stderr:\n{self.stderr[-4000:]}")
             self._status = int(self._server._ask({"do": "status", "pid": self.pid})[0]["status"])
             os.close(self._pidfd)
         return self._status

@@ -138,9 +138,7 @@ def write_direct(path: AnyPath, pieces: Iterable[memoryview], size: int, mode: i
                 written += done
                 view = view[done:]
         if written != size:
-            raise ValueError(
-                f"{written} instead of the {size} bytes that were announced for {os.fspath(path)}"
-            )
+            raise ValueError(f"{written} instead of the {size} bytes that were announced for {os.fspath(path)}")
         os.fchmod(fd, mode)
         os.fsync(fd)
 

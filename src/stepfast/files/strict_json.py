@@ -42,9 +42,7 @@ def dumps(value: object, *, indent: int | None = 1) -> bytes:
     """
     check(value, "$")
     separators = (",", ":") if indent is None else (",", ": ")
-    text = json.dumps(
-        value, sort_keys=True, allow_nan=False, ensure_ascii=False, indent=indent, separators=separators
-    )
+    text = json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=False, indent=indent, separators=separators)
     return text.encode("utf-8")
 
 

@@ -44,7 +44,6 @@ class Kept:
         private_state: Callable[[], dict[str, object]],
         set_user_state: Callable[[dict[str, Any]], None],
         restore_again: Callable[[], dict[str, Any]],
-        path: str,
         rng_at_run: Any,
         on_ended: Callable[[], None],
         on_step: Callable[[Cursor, Mapping[str, float]], None],
@@ -59,7 +58,6 @@ class Kept:
         self._private_state = private_state
         self._set_user_state = set_user_state
         self._restore_again = restore_again
-        self._path = path
         self._rng_at_run = rng_at_run
         self._on_ended = on_ended
         self._on_step = on_step

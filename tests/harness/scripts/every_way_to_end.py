@@ -50,8 +50,6 @@ if __name__ == "__main__":
         say(ready=True)
         signal.pause()
     elif how == "orphan":
-        left = subprocess.Popen(
-            [sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True
-        )
+        left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
         say(orphan=left.pid)
         signal.pause()
