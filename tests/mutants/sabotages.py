@@ -1,6 +1,6 @@
 """The sabotages: small slips that a maintainer could make, each as a text to replace and what it would cost a user.
 
-The first twelve are those of the order for a session; the others are the nastiest we could think of. They were written
+The first twelve undo one promise each; the others are the nastiest we could think of. They were written
 from the source alone, by somebody who had not seen the tests. Here is no code that applies them: `__main__.py`.
 """
 
@@ -26,7 +26,7 @@ class Sabotage:
 
 
 SABOTAGES = (
-    # ------------------------------------------------------------------ of the order
+    # ------------------------------------------------------------------ one promise each
     Sabotage(
         name="rng-at-load",
         file="trainer/keeping.py",
@@ -34,6 +34,7 @@ SABOTAGES = (
         new="        # Run has put them back already. self._kit.restore_rng(",
         harm="the generators are put back by Run only: whatever the script draws between Run and its first batch (a "
         "sample picture, weights made and thrown away) shifts every draw of a resumed run",
+        first=("tests/kill/test_kill.py",),
     ),
     Sabotage(
         name="cursor-off-by-one",
@@ -41,6 +42,7 @@ SABOTAGES = (
         old="epoch=self.epoch, batch=self.handed)",
         new="epoch=self.epoch, batch=max(self.handed - 1, 0))",
         harm="a resume in the middle of an epoch trains on the last batch once more, and the epoch has a step too many",
+        first=("tests/trainer/test_api.py", "tests/kill/test_kill.py"),
     ),
     Sabotage(
         name="scalar-leaf-lost",
@@ -49,6 +51,7 @@ SABOTAGES = (
         new="ordered = sorted((leaf for leaf in leaves if leaf.shape), key",
         harm="meant to pass over empty leaves, and passes over those without a dimension: Adam's step counts and the "
         "batches that BatchNorm has seen are zero, or what the slot held before, after a resume",
+        first=("tests/trainer/test_ends.py", "tests/kill/test_kill.py"),
     ),
     Sabotage(
         name="private-group-key-lost",
@@ -57,6 +60,7 @@ SABOTAGES = (
         new="for key, value in group.items() if key in optimizer.defaults}",
         harm="keys of param_groups that the optimizer does not know itself (layer, warmup_left, initial_lr) are gone "
         "after a resume",
+        first=("tests/kill/test_kill.py",),
     ),
     Sabotage(
         name="scaler-lost",
@@ -65,6 +69,7 @@ SABOTAGES = (
         new="",
         harm="a resumed run begins with the scaler's first scale again: other updates are skipped, other gradients "
         "underflow",
+        first=("tests/trainer", "tests/kill/test_kill.py"),
     ),
     Sabotage(
         name="waiting-gradients-dropped",
@@ -73,6 +78,7 @@ SABOTAGES = (
         new="",
         harm="with a window written by hand (if i % 8 == 7) a resume inside the window updates with a part of its "
         "gradients",
+        first=("tests/kill/test_kill.py",),
     ),
     Sabotage(
         name="strides-lost",
@@ -80,6 +86,7 @@ SABOTAGES = (
         old="strides = leaf.strides or tensors.row_major(leaf.shape)",
         new="strides = tensors.row_major(leaf.shape)",
         harm="channels_last weights are contiguous after a resume: slower, and other kernels give other last bits",
+        first=("tests/kill/test_kill.py",),
     ),
     Sabotage(
         name="digest-not-compared",
@@ -87,6 +94,7 @@ SABOTAGES = (
         old="        self._refuse(self._stream(stored, sink, targets))",
         new="        self._stream(stored, sink, targets)",
         harm="a flipped bit on disk goes into the weights of a resume without a word; only `verify` would see it",
+        first=("tests/store/test_reading.py", "tests/store"),
     ),
     Sabotage(
         name="staging-not-synced",
@@ -94,6 +102,7 @@ SABOTAGES = (
         old='        self._guarded(lambda: durable.fsync_dir(self.path), "sync", "")\n',
         new="",
         harm="after a power cut a checkpoint that was announced as durable can be a directory without its files",
+        first=("tests/crash/test_save.py",),
     ),
     Sabotage(
         name="history-cut-short",
@@ -103,6 +112,7 @@ SABOTAGES = (
         harm="the segment that is still being filled counts as full, so later checkpoints link the one of the first "
         "save: after a resume all that was logged since then is missing from history and epoch.mean (where saves come "
         "faster than commits they are refused instead)",
+        first=("tests/trainer/test_api.py", "tests/kill/test_kill.py"),
     ),
     Sabotage(
         name="settings-not-checked",
@@ -111,6 +121,7 @@ SABOTAGES = (
         new="",
         harm="an edited learning rate, batch size or seed is not noticed: the run goes on with the old or the new "
         "value, whichever the place happens to take",
+        first=("tests/trainer/test_refused_settings.py",),
     ),
     Sabotage(
         name="tail-twice",
@@ -127,6 +138,7 @@ SABOTAGES = (
 """,
         harm="the checkpoint at an epoch's end still stands in the old epoch: a resume runs its evaluation, and all "
         "else that follows the batches, a second time on state that has it already",
+        first=("tests/trainer/test_ends.py", "tests/kill/test_kill.py"),
     ),
     # ------------------------------------------------------------------ our own
     Sabotage(
@@ -142,6 +154,7 @@ SABOTAGES = (
 """,
         harm="for data without a length the generators are captured when the next batch has been drawn already: a "
         "resume draws it again from a later state, so it is another batch",
+        first=("tests/trainer", "tests/kill/test_kill.py"),
     ),
     Sabotage(
         name="slot-reused",
@@ -150,6 +163,7 @@ SABOTAGES = (
         new="return min(self._free)",
         harm="meant to take the warm slot first, and takes none out: a save that comes while the one before is being "
         "written overwrites it, and a checkpoint holds parts of two steps or fails its digest",
+        first=("tests/trainer", "tests/kill/test_kill.py"),
     ),
     Sabotage(
         name="torn-exception-save",
@@ -158,6 +172,7 @@ SABOTAGES = (
         new="if self.record is None:",
         harm="an exception after optimizer.step() saves updated weights under the step before: the resume makes the "
         "same update twice",
+        first=("tests/trainer/test_ends.py",),
     ),
     Sabotage(
         name="stale-memory",
@@ -166,6 +181,7 @@ SABOTAGES = (
         new="",
         harm="saves a walk over all leaves; after `p.data = ...` (swapping averaged weights, a change of layout) every "
         "later checkpoint holds the memory that is no longer the model",
+        first=("tests/trainer", "tests/frameworks"),
     ),
     Sabotage(
         name="numpy-half-pair",
@@ -178,6 +194,7 @@ SABOTAGES = (
         new="",
         harm="np.random.randn() draws in pairs; a save between the two halves of one, made after a save before the "
         "first, holds a half that was used up, and a resume draws the same number again",
+        first=("tests/frameworks/test_rng.py",),
     ),
     Sabotage(
         name="damage-linked-on",
@@ -186,5 +203,6 @@ SABOTAGES = (
         new='draft.parent["step"], is_trusted=True)',
         harm="a frozen file that was damaged on disk after the resume is hard-linked into the next checkpoints without "
         "a look: all of them are lost at once, each announced as durable",
+        first=("tests/agent", "tests/persist"),
     ),
 )
