@@ -87,6 +87,9 @@ class Watched:
         self.run._keep.clocks.trigger = triggers  # type: ignore[union-attr]
         return spent
 
+    def private_state(self) -> dict[str, object]:
+        return self.run._loop._keeping.private_state()
+
     def close(self) -> None:
         self._steps.close()  # type: ignore[attr-defined]
         self.run.close()

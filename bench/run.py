@@ -40,20 +40,19 @@ def main() -> int:
     rng = random.Random(seed)
     began = time.monotonic()
     raw: list[Raw] = []
+    kept = OUT / time.strftime("%Y%m%d-%H%M%S.json", time.gmtime())
     with tempfile.TemporaryDirectory(dir=OUT, prefix="work-") as work:
         for case, number, twin in _order(wanted, rng):
             if number > 0 and not _has_time(case, began, raw):
                 print(f"{case.name:6} round {number + 1} {'ab'[twin]}  left out: the time is up", file=sys.stderr)
                 continue
             _once(case, number, twin, Path(work), rng, raw)
+            _keep(kept, seed, raw)
         for again in _disturbed(raw):
             if not _has_time(again["case"], began, raw):
                 continue
             _once(again["case"], again["round"], again["twin"], Path(work), rng, raw)
-    name = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    kept = OUT / f"{name}.json"
-    values = [{**one, "case": one["case"].name} for one in raw]
-    kept.write_text(json.dumps({"seed": seed, "cpus": os.cpu_count(), "raw": values}, indent=1), encoding="utf-8")
+            _keep(kept, seed, raw)
     _print_table(raw, wanted)
     print(f"\nseed {seed}, {time.monotonic() - began:.0f} s, raw values in {kept.relative_to(OUT.parent.parent)}")
     return 0 if all(one["found"] is not None for one in raw) else 1
@@ -72,6 +71,12 @@ def _order(wanted: set[str], rng: random.Random) -> list[tuple[Case, int, int]]:
         rng.shuffle(members)
         order += members
     return order
+
+
+def _keep(path: Path, seed: int, raw: list[Raw]) -> None:
+    """After each process, so that nothing is lost with an interruption."""
+    values = [{**one, "case": one["case"].name} for one in raw]
+    path.write_text(json.dumps({"seed": seed, "cpus": os.cpu_count(), "raw": values}, indent=1), encoding="utf-8")
 
 
 def _has_time(case: Case, began: float, raw: list[Raw]) -> bool:

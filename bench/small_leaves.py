@@ -34,7 +34,7 @@ def measure(work: Path) -> dict[str, list[float]]:
             found["k0_all_ms"].append(1e3 * k0)
             move(state)
             found["idle_all_ms"].append(1e3 * watched.idle())
-        collect, copy = _capture(watched.framework, watched.run._private_state())
+        collect, copy = _capture(watched.framework, watched.private_state())
         watched.close()
     found |= {"collect_all_ms": collect, "copy_all_ms": copy}
     middle = {key: statistics.median(values[WARM_UP:]) for key, values in found.items()}
@@ -53,7 +53,7 @@ def _adam(work: Path) -> float:
     trained(model, optimizer)
     with run_directory(work) as path:
         watched = Watched(path, model, optimizer, 4)
-        collect, copy = _capture(watched.framework, watched.run._private_state())
+        collect, copy = _capture(watched.framework, watched.private_state())
         watched.close()
     return statistics.median(a + b for a, b in zip(collect[WARM_UP:], copy[WARM_UP:], strict=True))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ _LOADER_MEMORY = re.compile(r"torch_(\d+)_")
 
 
 def pytest_configure() -> None:
+    # Started in the background, a shell has Ctrl-C ignored, and every child inherits that: tests send it on purpose.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Orphans of children that a test started by itself become ours, so that the teardown sees them.
     forkserver.become_subreaper()
 
