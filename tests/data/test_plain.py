@@ -130,8 +130,46 @@ def test_what_is_no_iterable_is_refused() -> None:
 
 
 def test_data_that_ends_early_is_an_error() -> None:
-    reference = run(source_of([1, 2, 3, 4]))
+    reference = run(source_of(Unsized(4)))
     stored = cases.stored_at(reference, 0, 3)
-    source = source_of([1, 2])
+    source = source_of(Unsized(2))
     with pytest.raises(StateMismatch, match="ends after 2 batches"):
         next(source.resume(0, 3, stored["source"], stored["rng"]))
+
+
+class Unsized:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+
+def test_other_batching_in_the_middle_of_an_epoch_is_an_error() -> None:
+    def make(batch_size: int) -> IterableSource:
+        return source_of(OwnIteration(TensorDataset(torch.arange(9)), batch_size=batch_size))
+
+    reference = run(make(2))
+    stored = cases.stored_at(reference, 1, 2)
+    with pytest.raises(StateMismatch, match=r"data.batch_size was 2 .* is 3 now") as error:
+        make(3).resume(1, 2, stored["source"], stored["rng"])
+    assert "epoch's start only" in error.value.hint
+    stored = cases.stored_at(reference, 1, 0)
+    assert len(list(make(3).resume(1, 0, stored["source"], stored["rng"]))) == 3
+
+
+def test_data_without_a_batch_is_refused() -> None:
+    with pytest.raises(UsageError, match="a list of length 0"):
+        source_of([])
+
+
+def test_a_generator_that_is_made_later_is_named() -> None:
+    data = Shuffled()
+    data.noise = None  # type: ignore[assignment]
+    source = source_of(data)
+    assert "data.noise" not in " ".join(source.notes())
+    data.noise = np.random.default_rng(1)
+    next(source.begin(0))
+    (note,) = source.new_notes()
+    assert "data.noise" in note
+    assert source.new_notes() == []

@@ -94,8 +94,11 @@ class DrawsWhenMade(Sampler[int]):
 
 
 class Unsized(Sampler[int]):
+    def __init__(self, count: int = 9) -> None:
+        self.count = count
+
     def __iter__(self) -> Iterator[int]:
-        yield from torch.randperm(9).tolist()
+        yield from torch.randperm(self.count).tolist()
 
 
 def seeded(seed: int = 11) -> torch.Generator:

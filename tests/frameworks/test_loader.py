@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, random_split
 
-from stepfast.core.errors import StateMismatch
+from stepfast.core.errors import StateMismatch, UsageError
 from stepfast.frameworks.torch import rng
 from stepfast.frameworks.torch.loader import LoaderSource, is_plain_loader
 from tests.frameworks import loader_cases as cases
@@ -171,8 +171,22 @@ def test_a_sampler_that_draws_between_batches_is_named() -> None:
     first = source.begin(0)
     next(first)
     assert not [note for note in source.notes() if "DrawsAlways" in note]
+    assert source.new_notes() == []
     next(first)
-    assert [note for note in source.notes() if "DrawsAlways" in note]
+    (note,) = source.new_notes()
+    assert note.startswith("DrawsAlways draws from a global generator")
+    assert source.new_notes() == []
+    assert note in source.notes()
+
+
+def test_a_generator_that_is_made_later_is_named() -> None:
+    source, _ = make("late generator")
+    assert source.notes() == []
+    batches = source.begin(0)
+    source.state(), next(batches), source.state()
+    (note,) = source.new_notes()
+    assert "dataset.late" in note
+    assert source.new_notes() == []
 
 
 def test_found_generators_are_named() -> None:
@@ -199,12 +213,46 @@ def test_a_generator_that_is_gone_is_an_error() -> None:
         source.resume(0, 2, stored["source"], stored["rng"])
 
 
-def test_a_shorter_dataset_is_an_error() -> None:
-    reference = undisturbed("shuffle, last batch short")
-    source = LoaderSource(DataLoader(TensorDataset(torch.zeros(8, 1)), batch_size=4, shuffle=True))
+def test_a_sampler_that_ends_early_is_an_error() -> None:
+    reference = undisturbed("unsized")
+    source = LoaderSource(DataLoader(Samples(), batch_size=2, sampler=cases.Unsized(4)))
     stored = cases.stored_at(reference, 0, 4)
     with pytest.raises(StateMismatch, match="ends after 2 batches"):
         next(source.resume(0, 4, stored["source"], stored["rng"]))
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [({"batch_size": 2}, "data.batch_size was 4"), ({"drop_last": True}, "data.drop_last was False")],
+)
+def test_other_batching_in_the_middle_of_an_epoch_is_an_error(changed: dict[str, Any], name: str) -> None:
+    reference = undisturbed("shuffle, last batch short")
+    arguments = {"batch_size": 4, "shuffle": True} | changed
+    stored = cases.stored_at(reference, 1, 2)
+    source = LoaderSource(DataLoader(Samples(), **arguments))
+    source.restore(stored["source"])
+    with pytest.raises(StateMismatch, match=name) as error:
+        source.resume(1, 2, stored["source"], stored["rng"])
+    assert "epoch's start only" in error.value.hint
+    stored = cases.stored_at(reference, 1, 0)
+    source = LoaderSource(DataLoader(Samples(), **arguments))
+    assert len(list(source.resume(1, 0, stored["source"], stored["rng"]))) == source.length
+
+
+def test_a_shorter_dataset_in_the_middle_of_an_epoch_is_an_error() -> None:
+    reference = undisturbed("shuffle, last batch short")
+    source = LoaderSource(DataLoader(TensorDataset(torch.zeros(8, 1)), batch_size=4, shuffle=True))
+    stored = cases.stored_at(reference, 0, 4)
+    with pytest.raises(StateMismatch, match=r"data.length was 6 .* is 2 now"):
+        source.resume(0, 4, stored["source"], stored["rng"])
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": 4}, {"batch_size": 40, "drop_last": True}])
+def test_data_without_a_batch_is_refused(arguments: dict[str, Any]) -> None:
+    dataset = TensorDataset(torch.zeros(22 if arguments.get("drop_last") else 0, 1))
+    with pytest.raises(UsageError, match=f"{len(dataset)} samples, batch_size=") as error:
+        LoaderSource(DataLoader(dataset, **arguments))
+    assert "drop_last=False" in error.value.hint
 
 
 def test_break_and_the_next_epoch() -> None:

@@ -198,9 +198,9 @@ SABOTAGES = (
     ),
     Sabotage(
         name="damage-linked-on",
-        file="agent/writer.py",
-        old='draft.parent["step"], is_trusted=False)',
-        new='draft.parent["step"], is_trusted=True)',
+        file="persist/previous.py",
+        old="            if one not in self._found:",
+        new="            if one is None:",
         harm="a frozen file that was damaged on disk after the resume is hard-linked into the next checkpoints without "
         "a look: all of them are lost at once, each announced as durable",
         first=("tests/agent", "tests/persist"),

@@ -16,7 +16,7 @@ from stepfast.core.errors import StorageFailed
 from stepfast.core.words import Leaf
 from stepfast.persist.digest import FileDigest
 from stepfast.persist.persist import Persisted, persist
-from stepfast.persist.previous import Previous
+from stepfast.persist.previous import Previous, ReadBack
 from stepfast.store.reading import CheckpointReader
 from stepfast.store.run_directory import RunDirectory
 from tests.agent.scene import Laid, lay_out
@@ -80,7 +80,7 @@ def test_shared_files_are_one_file_on_disk_and_fresh_ones_are_not(run: RunDirect
         return (run.checkpoint_path(step) / "a.bin").stat().st_ino
 
     bring(run, lay_out(1, {"a.bin": b"a" * 9000}))
-    before = Previous.read(run, 1, is_trusted=True)
+    before = Previous.read(run, 1, ReadBack())
     assert bring(run, lay_out(2, {"a.bin": b"a" * 9000}), before).linked_files == ("a.bin",)
     assert bring(run, lay_out(3, {"a.bin": b"a" * 9000}), before, fresh=True).linked_files == ()
     assert inode(1) == inode(2) != inode(3)
@@ -91,7 +91,7 @@ def test_leaves_that_differ_in_anything_are_not_shared(run: RunDirectory, change
     from dataclasses import replace
 
     bring(run, lay_out(1, {"model.safetensors": {"w": bytes(64)}}))
-    before = Previous.read(run, 1, is_trusted=True)
+    before = Previous.read(run, 1, ReadBack())
     laid = lay_out(2, {"model.safetensors": {"w": bytes(63) + (b"x" if change == "bytes" else b"\0")}})
     (stored,) = laid.draft.files
     (leaf,) = stored.leaves
@@ -112,7 +112,9 @@ def test_an_unreadable_checkpoint_is_passed_over_as_the_one_before(run: RunDirec
     manifest = run.checkpoint_path(3) / "manifest.json"
     manifest.chmod(0o644)
     manifest.write_bytes(b"{")
-    found = [Previous.newest(run, step, linked) for step, linked in ((9, []), (1, []), (0, []), (9, ["b.bin"]))]
+    found = [
+        Previous.newest(run, step, linked, ReadBack()) for step, linked in ((9, []), (1, []), (0, []), (9, ["b.bin"]))
+    ]
     assert [one and one.step for one in found] == [2, 1, None, 1]
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepfast.core.errors import StepfastError
@@ -18,7 +19,8 @@ from stepfast.wire.messages import Committed, Drained, Failed, Free, Snapshot
 
 if TYPE_CHECKING:
     from stepfast.agent.opening import OpenRun
-    from stepfast.persist.previous import Previous
+    from stepfast.persist.previous import Previous, ReadBack
+    from stepfast.policy.retention import Plan
     from stepfast.store.manifest import Manifest
 
 FRESH_COPY_EVERY = 20
@@ -74,6 +76,8 @@ class Writer:
         self._num_committed = opened.num_committed
         self._last_step: int | None = None
         self._committed: set[int] = set()
+        self._damaged: set[int] = set()
+        self._read_back: ReadBack | None = None
         self._is_over = False
         # A daemon: a disk that hangs must not keep the process beyond its deadline.
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
@@ -123,7 +127,7 @@ class Writer:
         os.eventfd_write(self._wake, 1)
 
     def _save(self, job: Save) -> None:
-        from stepfast.persist.persist import persist, read_draft
+        from stepfast.persist.persist import check_tag, persist, read_draft
         from stepfast.store.ledger import COMMIT
 
         run = self._opened.run
@@ -132,6 +136,8 @@ class Writer:
         try:
             draft = read_draft(snapshot.draft)
             step = draft.step
+            for name in snapshot.names:
+                check_tag(name)
             fresh_copies = self._num_committed % FRESH_COPY_EVERY == FRESH_COPY_EVERY - 1
             facts = persist(
                 run,
@@ -144,8 +150,8 @@ class Writer:
                 received_s=job.received_s,
                 fresh_copies=fresh_copies,
             )
-            if draft.name is not None:
-                run.set_tag(draft.name, step)
+            for name in [*([draft.name] if draft.name is not None else []), *snapshot.names]:
+                run.set_tag(name, step)
         except StepfastError as error:
             failed = Failed(step=step, code=error.code, message=error.message, hint=error.hint)
             self._give(Free(slot=snapshot.slot))
@@ -155,6 +161,7 @@ class Writer:
             return
         self._last_step = step
         self._committed.add(step)
+        self._damaged.discard(step)
         self._num_committed += 1
         self._give(Free(slot=snapshot.slot))
         self._append(
@@ -179,7 +186,7 @@ class Writer:
             bytes_written=facts.bytes_written,
             manifest_sha256=facts.manifest_sha256,
             linked_files=list(facts.linked_files),
-            tidied=self._tidy(),
+            tidied=self._tidy(step, facts.linked_files),
         )
         self._give(committed)
         self._answer(snapshot, committed)
@@ -192,37 +199,78 @@ class Writer:
         """Whose unchanged files may be shared: what was committed last, or what this trainer resumed from."""
         from stepfast.persist.previous import Previous
 
+        run, read_back = self._opened.run, self._has_read_back()
         if self._last_step is not None:
-            return Previous.read(self._opened.run, self._last_step, is_trusted=True)
+            return Previous.read(run, self._last_step, read_back)
         if draft.parent is not None:
-            return Previous.read(self._opened.run, draft.parent["step"], is_trusted=False)
-        return Previous.newest(self._opened.run, draft.step, linked)
+            return Previous.read(run, draft.parent["step"], read_back)
+        return Previous.newest(run, draft.step, linked, read_back)
 
-    def _tidy(self) -> list[int]:
-        from stepfast.policy.retention import Kept, Retention, plan
+    def _has_read_back(self) -> ReadBack:
+        from stepfast.persist.previous import ReadBack
+
+        if self._read_back is None:
+            self._read_back = ReadBack()
+        return self._read_back
+
+    def _tidy(self, step: int, linked: Sequence[str]) -> list[int]:
+        """Apply retention. `linked` are the files of `step` that were not written for it."""
         from stepfast.store.tidy import apply_plan
 
         run = self._opened.run
         try:
-            tags = run.tags()
-            known = [
-                Kept(
-                    step=step,
-                    # Its digests were made from memory and its writes came back without an error.
-                    verified=True if step in self._committed else None,
-                    tags=tuple(tag for tag, tagged in tags.items() if tagged == step),
-                )
-                for step in run.steps()
-            ]
-            planned = plan(known, Retention(newest=self._keep_newest))
+            planned = self._plan()
+            if planned.delete and self._find_damage(step, linked, planned):
+                planned = self._plan()
             gone = apply_plan(run, planned)
-        except StepfastError as error:
+        except (StepfastError, OSError) as error:
             print(f"{now()} tidy: {error}", file=sys.stderr, flush=True)
             return []
         if gone:
             why = {str(step): planned.reasons[step] for step in gone}
             self._append({"event": "tidied", "time": now(), "steps": gone, "reasons": why})
         return gone
+
+    def _plan(self) -> Plan:
+        from stepfast.policy.retention import Kept, Retention, plan
+
+        run, tags = self._opened.run, self._opened.run.tags()
+        known = [
+            Kept(
+                step=step,
+                # Its digests were made from memory, its writes came back without an error, and what it shares was
+                # read back before it was linked.
+                verified=False if step in self._damaged else True if step in self._committed else None,
+                tags=tuple(tag for tag, tagged in tags.items() if tagged == step),
+            )
+            for step in run.steps()
+        ]
+        return plan(known, Retention(newest=self._keep_newest))
+
+    def _find_damage(self, step: int, linked: Sequence[str], planned: Plan) -> bool:
+        """Before the last checkpoint goes that does not share a file with `step`: is that file still whole?
+
+        The checkpoints that stay stand and fall with it. One with a tag does not count: it may be very old.
+        """
+        run, read_back = self._opened.run, self._has_read_back()
+        inodes = {one: _inodes(run.checkpoint_path(one)) for one in {*planned.keep, *planned.delete, step}}
+        tagged = set(run.tags().values())
+        stay = [one for one in planned.keep if one not in tagged and one not in self._damaged] + [step]
+        found = set()
+        for name in linked:
+            inode = inodes[step][name]
+            if all(inode in inodes[one].values() for one in planned.delete):
+                continue
+            if not all(inode in inodes[one].values() for one in stay):
+                continue
+            stored = run.manifest(step).file(name)
+            assert stored is not None, f"{name} was linked, and is not in the manifest"
+            if not read_back.is_whole(run.checkpoint_path(step), stored, again=True):
+                found |= {one for one, those in inodes.items() if inode in those.values()}
+                why = f"{run.checkpoint_path(step) / name}: the bytes on disk do not fit their digest"
+                self._append({"event": "damaged", "time": now(), "steps": sorted(found), "message": why})
+        self._damaged |= found
+        return bool(found)
 
     def _append(self, fields: dict[str, Any]) -> None:
         from stepfast.store import ledger
@@ -232,6 +280,11 @@ class Writer:
         except StepfastError as error:
             # The history has a gap; what is committed is committed.
             print(f"{now()} ledger: {error}: {fields}", file=sys.stderr, flush=True)
+
+
+def _inodes(directory: Path) -> dict[str, int]:
+    with os.scandir(directory) as entries:
+        return {entry.name: entry.inode() for entry in entries}
 
 
 def now() -> str:

@@ -32,6 +32,8 @@ class TrainState:
 
     static: tuple[LiveLeaf, ...]
     dynamic: tuple[LiveLeaf, ...]
+    is_watched: bool
+    """Whether every later write to a leaf can be noticed."""
     aliases: Mapping[str, str]
     tree: dict[str, Any]
 
@@ -46,8 +48,12 @@ class Framework(Protocol):
     def collect(self, user: Mapping[str, object]) -> TrainState:
         """The train state as it is now, nothing copied. `user` is codec-able state that is not the framework's."""
 
-    def versions(self, state: TrainState) -> list[int]:
-        """Numbers that move when a tensor of `state` is written in place."""
+    def versions(self, state: TrainState) -> list[object]:
+        """One for each leaf, other than before once it was written: its version counter, its place, its first bytes.
+        A write that moves no counter (`p.data`) and leaves the first bytes alone is not seen."""
+
+    def holds(self, leaves: Sequence[Leaf]) -> bool:
+        """Whether model, optimizer and gradients are, digest by digest, those of a checkpoint."""
 
     def parameter_versions(self) -> list[int]:
         """Cheap numbers that move with every update; always new where updates are made by hand."""

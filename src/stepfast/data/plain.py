@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from stepfast.core.errors import StateMismatch, UsageError
+from stepfast.data.batching import check_batching
 
 
 class GlobalRng(Protocol):
@@ -56,6 +57,11 @@ class IterableSource:
                 f"data= is a {type(data).__name__}, which cannot be iterated",
                 hint="pass a DataLoader or another iterable, or data=None and fetch batches in the loop",
             )
+        if length == 0:
+            raise UsageError(
+                f"data= is a {type(data).__name__} of length 0: there is no batch to train on",
+                hint="fill it before the Run is made, or take a smaller batch_size or drop_last=False",
+            )
         self.length = length
         self._data = data
         self._rng = rng
@@ -64,14 +70,11 @@ class IterableSource:
         self._first_epoch: int | None = None
         self._is_restored = False
         self._epoch: _Epoch | None = None
+        self._told: list[str] = []
+        self._has_news = False
 
     def facts(self) -> dict[str, object]:
-        facts: dict[str, object] = {"data": type(self._data).__qualname__, "length": self.length}
-        for name in ("batch_size", "drop_last"):
-            value = getattr(self._data, name, None)
-            if isinstance(value, (int, bool)):
-                facts[name] = value
-        return facts
+        return {"data": type(self._data).__qualname__, **self._batching()}
 
     def begin(self, epoch: int) -> Iterator[Any]:
         return self._iterate(lambda: self._open(epoch))
@@ -100,6 +103,8 @@ class IterableSource:
                 f"the checkpoint is at batch {batch} of epoch {epoch + 1} but does not hold how it began",
                 hint="resume from the checkpoint before it",
             )
+        if batch:
+            check_batching(start["batching"], self._batching(), epoch, batch)
 
         def settle() -> None:
             self._rng.restore(boundary_rng)
@@ -146,12 +151,29 @@ class IterableSource:
             )
         if self._generators is not None and (names := self._generators.names()):
             notes.append(f"random generators found in the data: {', '.join(names)}")
+        self._told = notes
         return notes
+
+    def new_notes(self) -> list[str]:
+        """Notes that the run has brought up since they were last asked for; for every boundary."""
+        if not self._has_news:
+            return []
+        self._has_news = False
+        told = self._told
+        return [note for note in self.notes() if note not in told]
 
     def close(self) -> None:
         if self._epoch is not None:
             self._epoch.close()
             self._epoch = None
+
+    def _batching(self) -> dict[str, object]:
+        found: dict[str, object] = {"length": self.length}
+        for name in ("batch_size", "drop_last"):
+            value = getattr(self._data, name, None)
+            if isinstance(value, (int, bool)):
+                found[name] = value
+        return found
 
     def _began_earlier(self, epoch: int) -> bool:
         """Persistent workers draw their seed in their first epoch only; a new process draws it again."""
@@ -170,9 +192,15 @@ class IterableSource:
         if self._generators is not None:
             self._generators.search()
             generators = self._generators.capture()
+            self._has_news = True
         if self._first_epoch is None:
             self._first_epoch = epoch
-        self._start = {"epoch": epoch, "rng": self._rng.capture(), "generators": generators}
+        self._start = {
+            "epoch": epoch,
+            "rng": self._rng.capture(),
+            "generators": generators,
+            "batching": self._batching(),
+        }
         return iter(self._data)
 
 

@@ -112,8 +112,8 @@ def _from_slot(
 ) -> _Brought:
     digest = FileDigest(data, stored.leaves)
     same = before.equal_file(stored, digest) if before is not None else None
-    if same is not None and before is not None and staging.link(same, before.step):
-        return _Brought(stored=same, is_linked=True)
+    if same is not None and before is not None:
+        return _Brought(stored=same, is_linked=staging.link(same, before.step))
     # The digest runs beside the writing: both only read the slot, and neither holds the interpreter lock.
     reading = beside.submit(digest.finish)
     staging.write(stored, _pieces(data))
@@ -126,8 +126,8 @@ def _from_previous(
     staging: Staging, stored: StoredFile, run: RunDirectory, before: Previous, may_link: bool
 ) -> _Brought:
     ours = before.promised(stored)
-    if may_link and before.is_whole(ours) and staging.link(ours, before.step):
-        return _Brought(stored=ours, is_linked=True)
+    if may_link and before.is_whole(ours):
+        return _Brought(stored=ours, is_linked=staging.link(ours, before.step))
     staging.write(ours, read_pieces(run.checkpoint_path(before.step), ours))
     return _Brought(stored=ours, is_linked=False)
 
@@ -140,14 +140,19 @@ def read_draft(raw: bytes) -> Manifest:
         raise UsageError(f"the trainer's draft of a manifest was refused: {error.message}") from error
 
 
+def check_tag(name: str) -> None:
+    if not is_tag(name):
+        raise UsageError(
+            f"{name!a} cannot be the name of a checkpoint",
+            hint="letters, digits, . _ - (not only digits, not `latest`)",
+        )
+
+
 def _check(slot: memoryview, spans: Sequence[Span], draft: Manifest, linked: Sequence[str]) -> dict[str, Span]:
     """A slot that contradicts its draft must never become a checkpoint."""
     where = f"the snapshot of step {draft.step}"
-    if draft.name is not None and not is_tag(draft.name):
-        raise UsageError(
-            f"{draft.name!a} cannot be the name of a checkpoint",
-            hint="letters, digits, . _ - (not only digits, not `latest`)",
-        )
+    if draft.name is not None:
+        check_tag(draft.name)
     by_name = {span.name: span for span in spans}
     names = [stored.name for stored in draft.files]
     if len(by_name) != len(spans) or len(set(linked)) != len(linked):

@@ -20,6 +20,29 @@ from stepfast.store.run_directory import RunDirectory
 _READ_BYTES = 8 << 20
 
 
+class ReadBack:
+    """Files that this process has read back from disk and found whole: each once, however often it is linked."""
+
+    def __init__(self) -> None:
+        self._found: set[tuple[int, int, int, str]] = set()
+
+    def is_whole(self, checkpoint: Path, stored: StoredFile, *, again: bool = False) -> bool:
+        """Whether the bytes on disk are what the manifest says. `again`: what was found before does not count."""
+        try:
+            facts = os.lstat(checkpoint / stored.name)
+            # An inode's number comes again after its file is gone; a link leaves the time of the content as it is.
+            one = (facts.st_dev, facts.st_ino, facts.st_mtime_ns, stored.digest)
+            if again:
+                self._found.discard(one)
+            if one not in self._found:
+                for _ in read_pieces(checkpoint, stored):
+                    pass
+                self._found.add(one)
+        except (Damaged, OSError):
+            return False
+        return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Previous:
     """One committed checkpoint, as its manifest describes it."""
@@ -29,14 +52,13 @@ class Previous:
     manifest_sha256: str
     files: dict[str, StoredFile]
     path: Path
-    is_trusted: bool
+    read_back: ReadBack
 
     @classmethod
-    def read(cls, run: RunDirectory, step: int, *, is_trusted: bool) -> Previous:
+    def read(cls, run: RunDirectory, step: int, read_back: ReadBack) -> Previous:
         """
         Args:
-            is_trusted: this process wrote it. Files of another's are read before they are shared: they may
-                have been damaged since, and a link would pass that on.
+            read_back: what is not in it is read before it is shared, since a link would pass damage on.
         """
         manifest, sha256 = run.read_manifest(step)
         return cls(
@@ -45,17 +67,17 @@ class Previous:
             manifest=manifest,
             manifest_sha256=sha256,
             files={stored.name: stored for stored in manifest.files},
-            is_trusted=is_trusted,
+            read_back=read_back,
         )
 
     @classmethod
-    def newest(cls, run: RunDirectory, step: int, linked: Sequence[str]) -> Previous | None:
+    def newest(cls, run: RunDirectory, step: int, linked: Sequence[str], read_back: ReadBack) -> Previous | None:
         """The newest one not beyond `step` that can be read and has the files in `linked`."""
         for one in reversed(run.steps()):
             if one > step:
                 continue
             try:
-                found = cls.read(run, one, is_trusted=False)
+                found = cls.read(run, one, read_back)
             except (Damaged, FormatTooNew):
                 continue
             if found.files.keys() >= set(linked):
@@ -98,19 +120,12 @@ class Previous:
         return ours if self.is_whole(ours) else None
 
     def is_whole(self, stored: StoredFile) -> bool:
-        """Whether the bytes on disk still are what our manifest says."""
-        if self.is_trusted:
-            return True
-        try:
-            for _ in read_pieces(self.path, stored):
-                pass
-        except (Damaged, FileNotFoundError):
-            return False
-        return True
+        """Whether the bytes on disk are what our manifest says."""
+        return self.read_back.is_whole(self.path, stored)
 
 
 def read_pieces(checkpoint: Path, stored: StoredFile) -> Iterator[memoryview]:
-    """The bytes of a committed file, for a fresh copy. A piece is valid until the next one is asked for.
+    """The bytes of a committed file, from the disk. A piece is valid until the next one is asked for.
 
     Raises:
         Damaged: after the last piece, when they are not what the manifest says.
@@ -118,6 +133,7 @@ def read_pieces(checkpoint: Path, stored: StoredFile) -> Iterator[memoryview]:
     digest = xxhash.xxh3_128()
     fd = open_file(checkpoint, stored.name, stored.size)
     try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # the page cache may be better than the disk
         # Anonymous memory begins at a page, so the pieces can be written past the page cache.
         view = memoryview(mmap.mmap(-1, _READ_BYTES))
         at = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,13 +45,8 @@ class Options:
                 hint='Options(hyperparameters={"width": 64})',
             )
         for key, value in self.hyperparameters.items():
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError):
-                raise UsageError(
-                    f"hyperparameters.{key} is {value!r}, which cannot be recorded",
-                    hint="numbers, texts, and lists and dicts of them can; write others as text",
-                ) from None
+            _check_plain(value, f"hyperparameters.{key}")
+            _check_plain(key, f"hyperparameters.{key} (the name)")
 
 
 def check_arguments(*, save_steps: object, seed: object, on_log: object, change: object, options: object) -> None:
@@ -96,3 +91,25 @@ class Length:
                 raise UsageError(
                     f"{name}={value!r}: a whole number from {least} is needed", hint=f"{name}={max(least, 3)}"
                 )
+
+
+def _check_plain(value: object, path: str) -> None:
+    """What strict JSON can hold, and nothing that it would change."""
+    if isinstance(value, str):
+        is_plain = value.isprintable() or not any(0xD800 <= ord(letter) <= 0xDFFF for letter in value)
+    elif isinstance(value, float):
+        is_plain = math.isfinite(value)
+    else:
+        is_plain = value is None or (isinstance(value, int) and -(2**63) <= value < 2**63)
+    if isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            _check_plain(item, f"{path}[{number}]")
+    elif isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        for key, item in value.items():
+            _check_plain(key, f"{path}.{key!a}")
+            _check_plain(item, f"{path}.{key}")
+    elif not is_plain:
+        raise UsageError(
+            f"{ascii(path)[1:-1]} is {value!a}, which cannot be recorded",
+            hint="finite numbers, texts, and lists and dicts of them can; write others as text",
+        )

@@ -98,7 +98,7 @@ def encode(fields: dict[str, Any]) -> bytes:
         value["digest"] = _digest(value)
         data = strict_json.dumps(value) + b"\n"
         decode(data)
-    except (ValueError, Damaged, FormatTooNew) as error:
+    except (ValueError, RecursionError, Damaged, FormatTooNew) as error:
         raise _not_writable(fields, error) from error
     return data
 
@@ -118,7 +118,7 @@ def splice(fields: dict[str, Any], files: Iterable[bytes]) -> bytes:
             strict_json.dumps({name: item for name, item in value.items() if (name < "files") is first}, indent=None)
             for first in (True, False)
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _not_writable(fields, error) from error
     data = b'%b,"files":[%b],%b' % (before[:-1], b",".join(files), after[1:])
     return b'%b,"digest":"%b"}' % (data[:-1], xxhash.xxh3_128_hexdigest(data).encode())

@@ -22,10 +22,9 @@ from stepfast.files import strict, strict_json
 from stepfast.store import names
 from stepfast.store.run_directory import RunDirectory
 from stepfast.store.safetensors import header_size, parse_header, stored_form
+from stepfast.store.storable import LOOP_DEPTH, MAX_LOOP_BYTES, MAX_SEGMENT_BYTES
 
 PIECE_BYTES = 2 << 20
-MAX_LOOP_BYTES = 64 << 20
-_LOOP_DEPTH = 64
 _READERS = 2
 _AHEAD = 6
 _MAX_VIEWS = 512
@@ -65,18 +64,19 @@ class CheckpointReader:
         """
         try:
             return strict_json.loads(
-                self.read_file(names.LOOP, MAX_LOOP_BYTES), max_bytes=MAX_LOOP_BYTES, max_depth=_LOOP_DEPTH
+                self.read_file(names.LOOP, MAX_LOOP_BYTES), max_bytes=MAX_LOOP_BYTES, max_depth=LOOP_DEPTH
             )
         except ValueError as error:
             raise Damaged(f"{self.path / names.LOOP} is not strict JSON: {error}") from error
 
-    def read_file(self, name: str, limit: int = MAX_LOOP_BYTES) -> bytes:
-        """All of a small file, digest compared."""
+    def read_file(self, name: str, limit: int = MAX_SEGMENT_BYTES) -> bytes:
+        """All of a file, digest compared."""
         stored = self.manifest.file(name)
         if stored is None:
             raise Damaged(f"{self.path} has no {name}")
         if stored.size > limit:
             raise Damaged(f"{self.path / name} has {stored.size} bytes, more than the {limit} allowed")
+        os.close(self._open(stored))  # its size fits: only then is so much memory taken
         data = bytearray(stored.size)
         self._read(stored, lambda _: None, {0: memoryview(data)} if data else {})
         return bytes(data)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from stepfast.core.errors import AgentLost, StorageFailed
+from stepfast.core.errors import AgentLost, StateNotStorable, StorageFailed, UsageError
 from stepfast.memory.slot import Slot
 from stepfast.policy.options import RESUME_MODES
 from stepfast.trainer import refusals
@@ -32,7 +32,17 @@ from stepfast.wire.messages import (
 OPEN_DEADLINE_S = 60.0
 RESERVE_DEADLINE_S = 120.0
 SLOT_DEADLINE_S = 600.0
-BYE_DEADLINE_S = 30.0
+SEND_DEADLINE_S = 10.0
+CLOSED_DEADLINE_S = 30.0
+"""From the end of its channel to the agent's own end."""
+QUIET_WAIT_S = 2.0
+
+_left_behind: list[tuple[str, subprocess.Popen[bytes]]] = []
+"""Agents that go on writing after we stopped waiting, and the run of each."""
+
+
+class AgentSilent(AgentLost):
+    """The agent did not read or answer before a deadline. It lives, and may do so yet."""
 
 
 class AgentProcess:
@@ -40,6 +50,7 @@ class AgentProcess:
 
     def __init__(self, *, path: str, mode: str, script: str, keep_newest: int) -> None:
         assert mode in RESUME_MODES
+        _wait_for_earlier(path)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             self._process = subprocess.Popen(
@@ -51,6 +62,7 @@ class AgentProcess:
                 start_new_session=True,
             )
         self._channel = Channel(ours)
+        self._path = path
         self.slots: list[Slot] = []
         self._free: set[int] = set()
         self._is_asking = False
@@ -60,7 +72,7 @@ class AgentProcess:
             Open(
                 path=path,
                 mode=mode,  # type: ignore[arg-type]
-                script=script,
+                script=script.encode("utf-8", "backslashreplace").decode(),
                 trainer_pid=os.getpid(),
                 host=socket.gethostname(),
                 keep_newest=keep_newest,
@@ -81,7 +93,7 @@ class AgentProcess:
                 hint="agent.log in the run may say more; start again to go on from the last checkpoint",
             ) from error
         if isinstance(answer, Refused):
-            self._reap()
+            self.discard()
             raise refusals.as_error(answer)
         assert isinstance(answer, Opened)
         return answer
@@ -89,8 +101,7 @@ class AgentProcess:
     def ask_for_slots(self, size: int, count: int) -> None:
         """Have the first slots made ready while the loop goes on. `reserve` says so when there is no room."""
         assert not self.slots
-        self._channel.send(Reserve(sizes=[size] * count))
-        self._is_asking = True
+        self._ask(Reserve(sizes=[size] * count))
 
     def take_slots(self) -> None:
         """Wait for slots that were asked for; there may be none."""
@@ -110,8 +121,9 @@ class AgentProcess:
             slot.close()
         self.slots, self._free = [], set()
         for number in range(count, 0, -1):
-            self._channel.send(Reserve(sizes=[size] * number))
+            self._ask(Reserve(sizes=[size] * number))
             answer = self._wait_slots()
+            self._is_asking = False
             if isinstance(answer, Slots):
                 self._attach(answer, ahead=False)
                 return
@@ -120,51 +132,110 @@ class AgentProcess:
 
     def wait_free_slot(self) -> int:
         """A slot nobody reads or writes. Blocks while the agent is still writing all of them."""
-        self._sort_in(self._channel.poll())
+        if not self._free:
+            self._sort_in(self._channel.poll())
         if not self._free:
             self._wait(lambda m: isinstance(m, Free), SLOT_DEADLINE_S, "is still writing the snapshots before")
         return self._free.pop()
 
-    def send(self, message: Message) -> None:
-        self._channel.send(message)
+    def give_back(self, slot: int) -> None:
+        """A slot from `wait_free_slot` that was not sent."""
+        self._free.add(slot)
+
+    def can_take_a_save(self) -> bool:
+        """Without waiting: whether it reads what we send, and a slot is free or there are none yet."""
+        with contextlib.suppress(ChannelClosed):  # the next call tells
+            self._sort_in(self._channel.poll())
+            has_answered = not self._is_asking or any(isinstance(message, (Slots, Refused)) for message in self._kept)
+            return self._channel.flush() and has_answered and bool(self._free or not self.slots)
+        return True
+
+    def check_reads(self) -> None:
+        """AgentSilent, at once, when what was sent before still waits."""
+        if not self._channel.flush():
+            raise AgentSilent("the agent does not read what it was sent before", hint="was it stopped (SIGSTOP)?")
+
+    def send(self, message: Message, timeout_s: float = SEND_DEADLINE_S) -> None:
+        """
+        Raises:
+            ChannelClosed: the agent is gone.
+            AgentSilent: it does not read. When something waits already, at once, and nothing was sent; else this
+                message waits now, and leaves when the agent reads.
+            StateNotStorable: too long, or no text that can be sent. Nothing was sent.
+        """
+        if not isinstance(message, Drain):
+            self.check_reads()
+        try:
+            self._channel.send(message, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise AgentSilent(f"the agent does not read: {error}", hint="was it stopped (SIGSTOP)?") from error
+        except (ValueError, TypeError, OverflowError) as error:
+            raise StateNotStorable(f"it cannot be handed to the agent: {ascii(str(error))[1:-1]}") from error
 
     def event(self, kind: str, **fields: object) -> None:
-        self._channel.send(Event(fields={"event": kind, **fields}))
+        self.send(Event(fields={"event": kind, **fields}))
 
     def poll(self) -> list[Message]:
-        """What came, slots sorted in. Raises ChannelClosed when the agent is gone."""
-        self._sort_in(self._channel.poll())
-        if any(isinstance(message, (Slots, Refused)) for message in self._kept):
-            self.take_slots()
+        """What came, slots sorted in. Raises ChannelClosed when the agent is gone and all it said was given out."""
+        try:
+            self._sort_in(self._channel.poll())
+            if any(isinstance(message, (Slots, Refused)) for message in self._kept):
+                self.take_slots()
+        except ChannelClosed:
+            if not self._kept:
+                raise
+        return self.take_kept()
+
+    def take_kept(self) -> list[Message]:
+        """What came while something else was waited for."""
         messages, self._kept = self._kept, []
         return messages
 
     def drain(self, deadline_s: float, on_message: Callable[[Message], None]) -> None:
         """Wait until everything that was sent is durable or has failed."""
         number = time.monotonic_ns() & 0x7FFF_FFFF
-        self._channel.send(Drain(id=number))
         deadline = time.monotonic() + deadline_s
+        self.send(Drain(id=number), deadline_s)
         while True:
+            kept, self._kept = self._kept, []
+            for message in kept:
+                if self._is_asking and isinstance(message, (Slots, Refused)):
+                    self._kept.append(message)
+                else:
+                    on_message(message)
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise AgentLost(
+                raise AgentSilent(
                     f"the agent did not finish writing within {deadline_s:g} s", hint="is the disk hanging?"
                 )
             for message in self._receive(left_s):
                 if isinstance(message, Drained) and message.id == number:
                     return
-                if self._is_asking and isinstance(message, (Slots, Refused)):
-                    self._kept.append(message)
-                    continue
-                on_message(message)
+                self._kept.append(message)
 
-    def close(self, reason: str) -> None:
-        """Say goodbye and wait until it is gone. Nothing is waiting any more."""
+    def close(self, reason: str, *, wait_s: float, say: Callable[[str], None]) -> None:
+        """Say goodbye and wait until it is gone, `wait_s` at most. It is never killed: it writes what it was sent,
+        and outlives us for that."""
         if os.getpid() != self._pid:
             return
-        with contextlib.suppress(ChannelClosed, TimeoutError):
-            self._channel.send(Bye(reason=reason))
-        self._reap()
+        try:
+            self._unmap()
+            with contextlib.suppress(ChannelClosed, TimeoutError):
+                self._channel.send(Bye(reason=reason), timeout_s=min(wait_s, SEND_DEADLINE_S))
+            if wait_s > QUIET_WAIT_S and not self._has_ended(QUIET_WAIT_S):
+                say("waiting for the checkpoint to be durable")
+            if not self._has_ended(max(0.0, wait_s - QUIET_WAIT_S)):
+                _left_behind.append((self._path, self._process))
+        finally:
+            self._channel.close()
+
+    def discard(self) -> None:
+        """It is dead or has closed its channel: nothing can be said any more, and another one needs the lock."""
+        self._unmap()
+        self._channel.close()
+        if not self._has_ended(CLOSED_DEADLINE_S):
+            self._process.kill()
+            self._process.wait()
 
     def how_it_died(self) -> str:
         try:
@@ -173,16 +244,22 @@ class AgentProcess:
             return "it closed its channel"
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
-    def _reap(self) -> None:
+    def _unmap(self) -> None:
         for slot in self.slots:
             slot.close()
-        self.slots = []
+        self.slots, self._free = [], set()
+
+    def _has_ended(self, timeout_s: float) -> bool:
         try:
-            self._process.wait(timeout=BYE_DEADLINE_S)
+            self._process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(timeout=BYE_DEADLINE_S)
-        self._channel.close()
+            return False
+        return True
+
+    def _ask(self, reserve: Reserve) -> None:
+        self.check_reads()
+        self._is_asking = True  # also when it is read too late: the answer comes some time
+        self.send(reserve)
 
     def _wait_slots(self) -> Slots | Refused:
         answer = self._wait(
@@ -203,7 +280,7 @@ class AgentProcess:
                     return self._kept.pop(index)
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise AgentLost(f"the agent {complaint} within {deadline_s:g} s", hint="is the disk hanging?")
+                raise AgentSilent(f"the agent {complaint} within {deadline_s:g} s", hint="is the disk hanging?")
             for message in self._receive(left_s):
                 if isinstance(message, Free) and wanted(message):
                     return message
@@ -224,3 +301,16 @@ class AgentProcess:
                 self._free.add(message.slot)
             else:
                 self._kept.append(message)
+
+
+def _wait_for_earlier(path: str) -> None:
+    """An agent that this process left behind on this run holds its lock until all is written."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{ascii(path)[1:-1]} is not a path in UTF-8", hint="choose another path") from None
+    for one in [*_left_behind]:
+        if one[0] == path or one[1].poll() is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # then Open is refused, and says who holds the run
+                one[1].wait(timeout=OPEN_DEADLINE_S)
+            _left_behind.remove(one)

@@ -8,34 +8,24 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import xxhash
 
 from stepfast.core.errors import StepfastError, StorageFailed
-from stepfast.core.protocols import Framework, TrainState
+from stepfast.core.protocols import Framework
 from stepfast.core.words import Cursor
 from stepfast.policy.allowance import Allowance, Thinning
 from stepfast.policy.triggers import Clocks
 from stepfast.report.lines import age
 from stepfast.store.progress import NO_DIGEST, ProgressRow, ProgressWriter
 from stepfast.trainer.history import History
+from stepfast.trainer.record import KeptRecord, Record
 from stepfast.trainer.saver import Saver, SaveRequest
 from stepfast.trainer.selfcheck import SelfCheck
 from stepfast.trainer.signals import Signals
 
 SHARE = 0.01
 """Of the loop's time: so much may records take, and so much digests of batches."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """The train state at a boundary: collected, small moving parts copied, nothing else copied."""
-
-    cursor: Cursor
-    state: TrainState
-    versions: list[int]
-    buffers: Mapping[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +48,7 @@ class Keep:
     wanted_names: list[str] = field(default_factory=list)
     stop_asked: bool = False
     left_on_purpose: bool = False
-    record: Record | None = None
+    kept: KeptRecord | None = None
     _parameters: list[int] = field(default_factory=list)
     _digest: xxhash.xxh3_128 | None = None
     _progress_failed: bool = False
@@ -79,6 +69,10 @@ class Keep:
         self._digest.update(self.batch_digest(batch))
         self._for_digests.spent_s += time.perf_counter() - began
         self._digests.tune(step, self._permits(self._for_digests))
+
+    def forget_batch(self) -> None:
+        """The step in hand does not count."""
+        self._digest = None
 
     def step_finished(self, cursor: Cursor, values: Mapping[str, float]) -> None:
         """The boundary after step `cursor.step` was reached: its row, and the comparison of a resume."""
@@ -128,17 +122,18 @@ class Keep:
         due = [*self.clocks.due(step=cursor.step, epoch_ended=epoch_ended, now=now), *reasons, *self._events()]
         if finished is not None:
             due.append("end")
-        self.record = None
+        self.kept = None
         self._parameters = self.framework.parameter_versions()
-        if due or self.wanted_names or self._permits(self._for_records):
-            began = time.perf_counter()
-            self.record = self.make_record(cursor, private)
-            self._for_records.spent_s += time.perf_counter() - began
+        if not (due or self.wanted_names or self._permits(self._for_records)):
+            return
+        began = time.perf_counter()
+        record = self.make_record(cursor, private)
+        self._for_records.spent_s += time.perf_counter() - began
+        self.kept = KeptRecord.of(record)
         if due or self.wanted_names:
-            assert self.record is not None
-            self.save(self.record, tuple(due), finished=finished)
-        elif self.record is not None and cursor.step > 0:  # before the first update the optimizer has no state
-            self.saver.prepare(self.record.state)
+            self.save(record, tuple(due), finished=finished)
+        elif cursor.step > 0:  # before the first update the optimizer has no state
+            self.saver.prepare(record.state)
 
     def make_record(self, cursor: Cursor, private: Mapping[str, object]) -> Record:
         state = self.framework.collect(private)
@@ -153,9 +148,9 @@ class Keep:
         """Whether an update was made since the boundary."""
         return self.framework.parameter_versions() != self._parameters
 
-    def has_changed(self) -> bool:
+    def _has_changed(self, record: Record) -> bool:
         """Whether a tensor was written since the boundary, running statistics that were copied excepted."""
-        if (record := self.record) is None:
+        if not record.state.is_watched:
             return True
         leaves = (*record.state.static, *record.state.dynamic)
         now = self.framework.versions(record.state)
@@ -196,7 +191,7 @@ class Keep:
                 segments=segments,
                 full_segments=frozenset(name for name in segments if self.history.is_full(name, step)),
                 reasons=reasons,
-                name=next((name for name in names if name), None),
+                names=tuple(dict.fromkeys(name for name in names if name)),
                 finished=finished,
                 revision=self.saved_revision,
                 wanted_by=tuple(r.id for r in requests),
@@ -206,9 +201,10 @@ class Keep:
     # ------------------------------------------------------------------ when the loop is left
     def save_boundary_if_whole(self, why: str) -> bool:
         """Save the boundary of the step in flight, if nothing shared was written since. Whether it is safe now."""
-        if self.record is None or self.has_changed():
+        record = None if self.kept is None else self.kept.whole()
+        if record is None or self._has_changed(record):
             return False
-        self.save(self.record, (why,), late=True)
+        self.save(record, (why,), late=True)
         return True
 
     def wait_durable(self) -> None:
@@ -258,6 +254,10 @@ class Keep:
 
     def _permits(self, allowance: Allowance) -> bool:
         return allowance.permits(elapsed_s=time.monotonic() - self._loop_began, num_steps=self._num_boundaries)
+
+    @property
+    def has_begun(self) -> bool:
+        return self._num_boundaries > 0
 
     def final_words(self) -> str:
         """For the last line: what is durable, and how old it is."""

@@ -62,7 +62,6 @@ class Kept:
         self._on_ended = on_ended
         self._on_step = on_step
         self._end_words = end_words
-        self._at_restore = None if restored is None else keep.framework.versions(keep.framework.collect({}))
         self._how = "exception"
         self._was_finished = was_finished
         self._is_first = True
@@ -75,8 +74,8 @@ class Kept:
         if self._restored is None:
             return
         framework = self.keep.framework
-        touched = framework.versions(framework.collect({})) != self._at_restore
-        user = self._restore_again() if touched else framework.settle()
+        leaves = [leaf for stored in self._restored.manifest.files for leaf in stored.leaves]
+        user = framework.settle() if framework.holds(leaves) else self._restore_again()
         self._set_user_state(user)
         self._kit.restore_rng(self._restored.user["rng"])  # of the checkpoint, or of a seed that was changed
         if self._source is not None:
@@ -107,6 +106,9 @@ class Kept:
     def has_updated(self) -> bool:
         return self.keep.has_updated()
 
+    def step_dropped(self) -> None:
+        self.keep.forget_batch()
+
     def batches_left_out(self, epoch: int, count: int | None) -> None:
         many = "the rest" if count is None else f"{count:,} batches"
         self.keep.say(f"epoch {epoch + 1} ended by break: {many} left out")
@@ -116,8 +118,7 @@ class Kept:
         keep = self.keep
         self._how = "pause"
         if counted:
-            keep.record = keep.make_record(cursor, private)
-            keep.save(keep.record, ("pause",))
+            keep.save(keep.make_record(cursor, private), ("pause",))
         else:
             keep.save_boundary_if_whole("pause")
         keep.wait_durable()
@@ -195,6 +196,8 @@ class Bare:
 
     def has_updated(self) -> bool:
         return self._parameter_versions() != self._at_boundary
+
+    def step_dropped(self) -> None: ...
 
     def batches_left_out(self, epoch: int, count: int | None) -> None: ...
 

@@ -45,6 +45,8 @@ class Keeping(Protocol):
 
     def has_updated(self) -> bool: ...
 
+    def step_dropped(self) -> None: ...
+
     def batches_left_out(self, epoch: int, count: int | None) -> None: ...
 
     def paused(self, cursor: Cursor, private: Mapping[str, object], *, counted: bool) -> None: ...
@@ -166,12 +168,14 @@ class Loop:
                 yield item
         except GeneratorExit:
             self._broken = left_by_break(sys._getframe().f_back, asked)
+            if self._broken and self.position.in_step and not self._keeping.has_updated():
+                self._step_log.take()  # the step will not count, so neither does what it logged; the tail's will
             raise
 
     # ------------------------------------------------------------------ walks
     def _epochs(self) -> Iterator[Epoch]:
         position = self.position
-        if position.handed == 0:  # else the lines at the head of the epoch have yet to run
+        if position.handed == 0 or self._is_over():  # else the lines at the head of the epoch have yet to run
             self._begin()
         while not self._is_over():
             self._broken = self._exhausted = False
@@ -216,6 +220,11 @@ class Loop:
             point("loop:before-fetch")
             batch = next(fetch, _END)
             if batch is _END:
+                if position.handed == 0 and position.epoch_length is None:
+                    raise UsageError(
+                        f"the data gave no batch at all in epoch {position.epoch + 1}",
+                        hint="each iter(data) must begin anew; an iterator that is used up gives nothing",
+                    )
                 if position.epoch_length is None:
                     self._exhausted = True
                     return
@@ -239,6 +248,7 @@ class Loop:
         self._has_begun = True
         if self._is_resumed:
             self._keeping.settle()
+            self._step_log.take()  # logged before the boundary that is now in place: it is in the history already
         if not self._is_over():
             self._boundary(self._keeping.private_state(), epoch_ended=False, finished=None)
 
@@ -255,14 +265,11 @@ class Loop:
         position.finish_step()
 
     def _drop_step(self) -> None:
-        """A step that was left before its update: its batch is not in the weights. What was logged since belongs to
-        the step before."""
+        """A step that was left before its update: its batches are not in the weights."""
         position = self.position
-        values = self._step_log.take()
-        if position.step > 0:
-            self._history.add(position.step - 1, position.epoch, values)
         position.in_step = False
-        position.handed = max(position.handed - 1, 0)
+        position.handed -= (position.handed - 1) % position.accumulate + 1
+        self._keeping.step_dropped()
 
     def _after_epoch(self) -> None:
         """The next epoch was asked for: the tail has run."""
@@ -272,6 +279,8 @@ class Loop:
         if position.in_step:
             if self._broken and not self._keeping.has_updated():
                 self._drop_step()
+                if position.step > 0:  # the tail's values belong to the last step that counts
+                    self._history.add(position.step - 1, position.epoch, self._step_log.take())
             else:
                 self._finish_step()
         ends_here = self._is_over() and not self._exhausted and not self._broken

@@ -297,4 +297,6 @@ def _let_go(keep: Keep, why: str) -> None:
     if os.getpid() == keep.signals.pid:  # not in a child that the script has forked
         keep.signals.restore()
         keep.progress.close()
+        if why == "dropped" and keep.has_begun:
+            keep.say(f"left without an end to its loop; {keep.final_words()}; the next start goes on from there")
         keep.saver.close(why)

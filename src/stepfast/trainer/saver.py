@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import xxhash
 
 from stepfast.capture.capture import Capture
@@ -19,12 +18,15 @@ from stepfast.core.words import Cursor, StoredFile
 from stepfast.store.draft import DraftEncoder
 from stepfast.store.manifest import Manifest, Parent
 from stepfast.store.run_directory import RunDirectory
+from stepfast.store.storable import MAX_SEGMENT_BYTES, encode_loop
 from stepfast.trainer import refusals
-from stepfast.trainer.agent_process import AgentProcess
+from stepfast.trainer.agent_process import AgentProcess, AgentSilent
 from stepfast.wire.channel import ChannelClosed
 from stepfast.wire.messages import Committed, Failed, Message, Opened, Refused, Request, Snapshot, Span
 
 DRAIN_DEADLINE_S = 600.0
+CLOSE_DEADLINE_S = 600.0
+_LEAVES_AT_ONCE = frozenset(("stopped now", "dropped"))
 NUM_SLOTS = 2
 SMALL_ROOM_BYTES = 1 << 20
 """Left in a slot for the loop's state and the metrics when it is made before they are known."""
@@ -36,7 +38,7 @@ class SaveRequest:
     """What one save is: the state, where it stands, and why."""
 
     state: TrainState
-    versions: list[int]
+    versions: Sequence[object]
     """Of the state's tensors, at the boundary."""
     copies: Mapping[str, Any]
     """Copies, made at the boundary, of the leaves that Forward writes."""
@@ -47,7 +49,8 @@ class SaveRequest:
     segments: Mapping[str, bytes | bytearray]
     full_segments: frozenset[str]
     reasons: tuple[str, ...]
-    name: str | None = None
+    names: tuple[str, ...] = ()
+    """Tags; the first stands in the manifest."""
     finished: str | None = None
     revision: int = 0
     wanted_by: tuple[int, ...] = ()
@@ -82,6 +85,8 @@ class Saver:
     _sent_segments: dict[int, dict[str, StoredFile]] = field(default_factory=dict)
     _parent: Parent | None = None
     _starts: int = 1
+    _is_silent: bool = False
+    """The agent let a deadline pass: until it reads again, nothing waits for it."""
 
     def __post_init__(self) -> None:
         self._capture = Capture(self.framework)
@@ -131,12 +136,18 @@ class Saver:
             self.agent.ask_for_slots(self._capture.bytes_needed(state, {}) + SMALL_ROOM_BYTES, NUM_SLOTS)
         except ChannelClosed:
             self._start_again()
+        except AgentSilent as error:
+            self._fell_silent(error)
         except StateNotStorable:
             return  # the save will say so
 
     def save(self, request: SaveRequest) -> None:
         """Copy into a slot and hand it over. Blocks for the copy, and for a slot if the agent still writes them all."""
         self._newest = request
+        if self._is_silent and not self.agent.can_take_a_save():
+            self._failed(request.cursor.step, AgentSilent("the agent still does not read"), aloud=False)
+            return
+        self._is_silent = False
         self._try_to_save(request)
 
     def poll(self) -> None:
@@ -146,6 +157,8 @@ class Saver:
                 self._take(message)
         except ChannelClosed:
             self._start_again()
+        except AgentSilent as error:
+            self._fell_silent(error)
 
     def drain(self) -> None:
         """Wait until every save is durable or has failed. If the agent dies meanwhile, the newest is made again as
@@ -155,6 +168,9 @@ class Saver:
                 self.agent.drain(DRAIN_DEADLINE_S, self._take)
             except ChannelClosed:
                 self._start_again()
+            except AgentSilent:
+                self._is_silent = True
+                raise
             else:
                 return
             if self._newest is None:
@@ -171,10 +187,16 @@ class Saver:
             self.agent.event(kind, **fields)
         except ChannelClosed:
             self._start_again()
+        except AgentSilent as error:
+            self._fell_silent(error)
+        except StateNotStorable as error:
+            self.say(f"the event {kind} is not in the history: {error.message}")
 
     def close(self, reason: str) -> None:
+        """Waits until what was sent is durable, unless somebody wants us gone now: then the agent outlives us."""
         self._capture.forget_slots()
-        self.agent.close(reason)
+        wait_s = 0.0 if self._is_silent or reason in _LEAVES_AT_ONCE else CLOSE_DEADLINE_S
+        self.agent.close(reason, wait_s=wait_s, say=self.say)
 
     # ------------------------------------------------------------------ inside
     def _try_to_save(self, request: SaveRequest) -> None:
@@ -185,8 +207,9 @@ class Saver:
             except ChannelClosed:
                 self._start_again()
                 self.has_lost_a_save = False
-            except TimeoutError as error:
-                self._failed(request.cursor.step, AgentLost(f"the agent does not read: {error}"))
+            except AgentSilent as error:
+                self._is_silent = True
+                self._failed(request.cursor.step, error)
                 return
             except StepfastError as error:
                 self._failed(request.cursor.step, error)
@@ -206,51 +229,63 @@ class Saver:
         linked = {
             name: self._durable_segments[name] for name in request.full_segments if name in self._durable_segments
         }
-        small: dict[str, bytes] = {"loop.json": msgspec.json.encode(request.loop)}
+        small: dict[str, bytes] = {"loop.json": encode_loop(request.loop)}
         small |= {name: bytes(data) for name, data in request.segments.items() if name not in linked}
+        for name, data in small.items():
+            if len(data) > MAX_SEGMENT_BYTES:
+                raise StateNotStorable(f"{name} has {len(data):,} bytes, more than the {MAX_SEGMENT_BYTES:,} read back")
         self.agent.take_slots()
         if not self.agent.slots or not self._capture.fits(request.state, small, self.agent.slots[0].size):
             self._capture.forget_slots()
             self.agent.reserve(self._capture.bytes_needed(request.state, small), NUM_SLOTS)
         began = time.perf_counter()
         instead = request.copies if request.is_late else {}
+        self.agent.check_reads()
         number = self.agent.wait_free_slot()
-        captured = self._capture.take(
-            request.state, small, slot=number, memory=self.agent.slots[number].view(), instead=instead
-        )
-        k0_s = time.perf_counter() - began
+        try:
+            captured = self._capture.take(
+                request.state, small, slot=number, memory=self.agent.slots[number].view(), instead=instead
+            )
+            k0_s = time.perf_counter() - began
+            snapshot = Snapshot(
+                slot=number,
+                draft=self._drafts.encode(self._draft(request, (*captured.files, *linked.values()), k0_s)),
+                spans=[Span(name=name, offset=offset, size=size) for name, offset, size in captured.spans],
+                linked=sorted(linked),
+                names=list(request.names[1:]),
+                wanted_by=list(request.wanted_by),
+            )
+            self.agent.send(snapshot)
+        except (AgentSilent, ChannelClosed):
+            raise  # it waits in the channel, and the slot is the agent's
+        except BaseException:
+            self.agent.give_back(number)
+            raise
         self.k0_s.append(k0_s)
-        draft = Manifest(
-            run_id=self.opened.run_id,
-            step=request.cursor.step,
-            epoch=request.cursor.epoch,
-            batch=request.cursor.batch,
-            reasons=request.reasons,
-            name=request.name,
-            finished=request.finished,
-            parent=self._parent,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            files=(*captured.files, *linked.values()),
-            aliases=dict(request.state.aliases),
-            k0_s=k0_s,
-            revision=request.revision,
-            **self.facts,
-        )
         self._sent_segments[request.cursor.step] = {
             name: replace(StoredFile(name=name, size=len(small[name])), digest=xxhash.xxh3_128_hexdigest(small[name]))
             for name in request.full_segments
             if name in small
         } | linked
-        self.agent.send(
-            Snapshot(
-                slot=number,
-                draft=self._drafts.encode(draft),
-                spans=[Span(name=name, offset=offset, size=size) for name, offset, size in captured.spans],
-                linked=sorted(linked),
-                wanted_by=list(request.wanted_by),
-            )
-        )
         self._parent = None  # from here on it is the checkpoint before
+
+    def _draft(self, request: SaveRequest, files: tuple[StoredFile, ...], k0_s: float) -> Manifest:
+        return Manifest(
+            run_id=self.opened.run_id,
+            step=request.cursor.step,
+            epoch=request.cursor.epoch,
+            batch=request.cursor.batch,
+            reasons=request.reasons,
+            name=next(iter(request.names), None),
+            finished=request.finished,
+            parent=self._parent,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            files=files,
+            aliases=dict(request.state.aliases),
+            k0_s=k0_s,
+            revision=request.revision,
+            **self.facts,
+        )
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Committed):
@@ -267,10 +302,18 @@ class Saver:
         elif isinstance(message, Refused):
             raise refusals.as_error(message)
 
-    def _failed(self, step: int, error: StepfastError) -> None:
+    def _fell_silent(self, error: AgentSilent) -> None:
+        if not self._is_silent:
+            self.say(f"{error.message}. Training goes on; nothing is saved until it reads again")
+        self._is_silent = True
+
+    def _failed(self, step: int, error: StepfastError, *, aloud: bool = True) -> None:
+        self._durable_segments = {}  # the next save brings all bytes: one of those that were shared may be damaged
         self.last_failure = error
         if self._newest is not None and step >= self._newest.cursor.step:
             self._newest = None
+        if not aloud:
+            return
         hint = f" {error.hint[0].upper()}{error.hint[1:]}." if error.hint else ""
         self.say(f"the save of step {step:,} failed: {error.message}. Training goes on.{hint}")
 
@@ -278,7 +321,10 @@ class Saver:
         """The agent died: say so, start another. What was not on disk yet is lost with it."""
         how = self.agent.how_it_died()
         self._capture.forget_slots()
-        self.agent.close("died")
+        self._is_silent = False
+        for message in self.agent.take_kept():
+            self._take(message)
+        self.agent.discard()
         if self._starts >= MAX_AGENT_STARTS:
             raise AgentLost(
                 f"the agent died {self._starts} times ({how}); no checkpoint can be written any more",

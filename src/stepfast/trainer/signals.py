@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -30,6 +31,8 @@ class Signals:
             previous = signal.getsignal(number)
             if previous is None or (previous is signal.SIG_IGN and number != signal.SIGUSR1):
                 continue  # set by C code, or ignored on purpose (nohup)
+            if number == signal.SIGINT and previous is not signal.default_int_handler:
+                continue  # the script has its own way with Ctrl-C
             self._previous[number] = signal.signal(number, self._on_signal)
 
     def restore(self) -> None:
@@ -45,9 +48,8 @@ class Signals:
         return self._previous.get(number, signal.SIG_DFL)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self.pid:  # a forked loader worker: the trainer decides
-            if number == signal.SIGTERM:
-                os._exit(143)
+        if os.getpid() != self.pid:
+            self._in_child(number, frame)
             return
         if number == signal.SIGINT:
             self.interrupts += 1
@@ -61,3 +63,15 @@ class Signals:
             self.save = True
             if callable(previous := self._previous.get(number)):
                 previous(number, frame)
+
+    def _in_child(self, number: int, frame: FrameType | None) -> None:
+        """A process that was forked inside the loop. Loader workers leave Ctrl-C to the trainer; all else is as if we
+        had never been there."""
+        if number == signal.SIGINT and multiprocessing.parent_process() is not None:
+            return
+        previous = self.previous(number)
+        if callable(previous):
+            previous(number, frame)
+        else:
+            signal.signal(number, previous)
+            os.kill(os.getpid(), number)

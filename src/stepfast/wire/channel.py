@@ -27,6 +27,10 @@ class BadFrame(ChannelClosed):
     """A frame that is no message of ours. The channel was closed: the next frame cannot be found."""
 
 
+class FrameTooLong(ValueError):
+    """A message that no frame holds. Nothing of it was sent."""
+
+
 class Channel:
     """Sends and receives messages.
 
@@ -59,14 +63,21 @@ class Channel:
         Raises:
             ChannelClosed: the other side is gone.
             TimeoutError: it did not read in time. The frame stays queued.
+            FrameTooLong: nothing was sent.
         """
         body = encode(message)
         if len(body) > self._limit_bytes:
-            raise ValueError(f"{type(message).__name__} takes {len(body):,} bytes; a frame holds {self._limit_bytes:,}")
+            raise FrameTooLong(
+                f"{type(message).__name__} takes {len(body):,} bytes; a frame holds {self._limit_bytes:,}"
+            )
         self._unsent.append((memoryview(_LENGTH.pack(len(body)) + body), tuple(fds)))
         deadline = time.monotonic() + timeout_s
         while not self._flush():
             self._wait(select.POLLOUT, deadline, f"the other side did not read within {timeout_s:g} s")
+
+    def flush(self) -> bool:
+        """Whether all that was sent has left; sends what the other side takes now, without waiting."""
+        return self._flush()
 
     def recv(self, timeout_s: float) -> Message:
         """The next message.

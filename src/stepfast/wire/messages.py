@@ -50,6 +50,8 @@ class Snapshot(_Message, frozen=True, kw_only=True):
     draft: bytes
     spans: list[Span]
     linked: list[str] = []
+    names: list[str] = []
+    """Tags besides the draft's name."""
     wanted_by: list[int] = []
 
 

@@ -17,7 +17,7 @@ from stepfast.frameworks.torch import optimizer as optimizers
 from stepfast.frameworks.torch import tensors
 from stepfast.frameworks.torch.copier import Copier
 from stepfast.frameworks.torch.extra import Extra
-from stepfast.frameworks.torch.names import ModelLeaves, as_named, walk
+from stepfast.frameworks.torch.names import ModelLeaves, as_named, canonical, walk
 from stepfast.frameworks.torch.settings import Constructed
 
 COPIED_AT_BOUNDARY_BYTES = 4 << 20
@@ -88,10 +88,28 @@ class TorchFramework:
             "extra": self._extra.encode(foreign),
             "user": codec.encode(dict(user), "run", foreign),
         }
-        return TrainState(static=static.leaves, dynamic=tuple(foreign.leaves), aliases=static.model.aliases, tree=tree)
+        return TrainState(
+            static=static.leaves,
+            dynamic=tuple(foreign.leaves),
+            is_watched=foreign.is_watched and bool(self.optimizers),
+            aliases=static.model.aliases,
+            tree=tree,
+        )
 
-    def versions(self, state: TrainState) -> list[int]:
-        return [leaf.tensor._version for leaf in (*state.static, *state.dynamic)]
+    def versions(self, state: TrainState) -> list[object]:
+        return [tensors.mark(leaf.tensor) for leaf in (*state.static, *state.dynamic)]
+
+    def holds(self, leaves: Sequence[Leaf]) -> bool:
+        state = self.collect({})
+        live = {leaf.name: leaf.tensor for leaf in (*state.static, *state.dynamic)}
+        theirs = {leaf.name: leaf.digest for leaf in leaves}
+        for heading in ("model.", "optimizer.", "grad."):
+            mine = {name for name in live if name.startswith(heading)}
+            if mine != {name for name in theirs if name.startswith(heading)}:
+                return False
+            if any(tensors.digest(live[name]) != theirs[name] for name in mine):
+                return False
+        return True
 
     def parameter_versions(self) -> list[int]:
         if not self.optimizers:  # `p.data` moves no counter
@@ -238,7 +256,7 @@ class TorchFramework:
             model=found,
             modules=[module for _, module in named],
             module_names=[
-                f"{prefix}.{name}".strip(".")
+                canonical(f"{prefix}.{name}".strip("."))
                 for prefix, model in self.models.items()
                 for name, _ in model.named_modules()
             ],

@@ -1,7 +1,7 @@
 """The blocking copy of live leaves into a slot, prepared once per layout.
 
 Small leaves that lie side by side in the slot are gathered by one call; big ones are copied one by one. A prepared
-copy keeps views of the live memory, so it says itself when they no longer are the live memory.
+copy keeps views of the live memory: it holds as long as the state's static part is the same object.
 """
 
 from __future__ import annotations
@@ -19,25 +19,22 @@ class Copier:
     """Copies `sources` into `views`, which lie in one slot in the same order."""
 
     def __init__(self, sources: Sequence[LiveLeaf], views: Sequence[torch.Tensor]) -> None:
-        self._pointers = [leaf.tensor.data_ptr() for leaf in sources]
         self._single: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._gathered: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         run: list[tuple[torch.Tensor, torch.Tensor]] = []
         for leaf, view in zip(sources, views, strict=True):
             source = leaf.tensor.detach()
-            small = view.nbytes <= GATHER_BYTES and leaf.strides is None and source.device.type == "cpu"
-            if not small or source.is_conj() or source.is_neg() or not _continues(run, view):
+            # Only what is contiguous has a flat view of the live memory; of anything else `reshape` makes a copy.
+            flat = view.nbytes <= GATHER_BYTES and source.device.type == "cpu" and source.is_contiguous()
+            flat = flat and not source.is_conj() and not source.is_neg()
+            if not flat or not _continues(run, view):
                 self._close(run)
                 run = []
-            if small and not source.is_conj() and not source.is_neg() and view.nbytes:
-                run.append((source.reshape(-1), view.reshape(-1)))
+            if flat and view.nbytes:
+                run.append((source.view(-1), view.view(-1)))
             elif view.nbytes:
                 self._single.append((source, view))
         self._close(run)
-
-    def fits(self, sources: Sequence[LiveLeaf]) -> bool:
-        """Whether the same memory is still live, leaf by leaf."""
-        return [leaf.tensor.data_ptr() for leaf in sources] == self._pointers
 
     def run(self) -> None:
         with torch.no_grad():

@@ -17,11 +17,13 @@ from typing import Any, TypeGuard
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from stepfast.core.errors import StateMismatch
+from stepfast.core.errors import StateMismatch, UsageError
+from stepfast.data.batching import check_batching
 from stepfast.frameworks.torch import rng
 from stepfast.frameworks.torch.generators import FoundGenerators
-from stepfast.frameworks.torch.loader_facts import loader_facts
+from stepfast.frameworks.torch.loader_facts import batching, loader_facts
 from stepfast.frameworks.torch.order import Plan, PlannedOrder
+from stepfast.frameworks.torch.sampler_state import SamplerState
 from stepfast.frameworks.torch.workers import WorkerStart
 
 _OURS = {"dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "worker_init_fn"}
@@ -47,6 +49,15 @@ class LoaderSource:
         self._order = PlannedOrder(sampler)
         self._loader: DataLoader[Any] | None = _rebuild(loader, self._order)
         self.length: int | None = _length(loader)
+        self._batching = batching(loader) | {"length": self.length}
+        if self.length == 0:
+            raise UsageError(
+                f"data= has no batch: {_samples(loader)}batch_size={self._batching['batch_size']}, "
+                f"drop_last={self._batching['drop_last']}",
+                hint="fill the dataset, or take a smaller batch_size or drop_last=False",
+            )
+        self._samplers = SamplerState(sampler)
+        self._sent_ahead = loader.num_workers * (loader.prefetch_factor or 0)
         ordering: dict[str, object] = {"generator": loader.generator, "sampler": sampler}
         self._ordering = FoundGenerators(ordering, skip=(loader.dataset,))
         reading: dict[str, object] = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
@@ -58,6 +69,9 @@ class LoaderSource:
         self._look_again = False
         self._is_restored = False
         self._epoch: EpochIterator | None = None
+        self._told: list[str] = []
+        self._has_news = False
+        self._drew_before = False
 
     def facts(self) -> dict[str, object]:
         return loader_facts(self._user_loader)
@@ -72,11 +86,15 @@ class LoaderSource:
             # A dataset may make its generators when the first sample is read.
             self._live.search()
             self._look_again = False
+            self._has_news = True
         return {
             "seed": self._seed,
             "workers": self._first,
             "start": self._start,
             "live": self._live.capture(),
+            "samplers": self._samplers.capture(),
+            "sent_ahead": self._sent_ahead,
+            "order": self._order.handed,
         }
 
     def restore(self, state: Any) -> None:
@@ -87,6 +105,8 @@ class LoaderSource:
         """
         self._seed, self._first, self._start = state["seed"], state["workers"], state["start"]
         self._live.restore(state["live"])
+        self._samplers.restore(state["samplers"])
+        self._order.handed = state["order"]
         self._is_restored = True
 
     def resume(self, epoch: int, batch: int, state: Any, boundary_rng: Any) -> Iterator[Any]:
@@ -97,12 +117,17 @@ class LoaderSource:
                 f"the checkpoint is at batch {batch} of epoch {epoch + 1} but does not hold how it began",
                 hint="resume from the checkpoint before it",
             )
+        if batch:
+            check_batching(start["batching"], self._batching, epoch, batch)
         self._seed, self._first = state["seed"], state["workers"]
 
         def settle() -> None:
             rng.restore(boundary_rng)
             if batch or not self._is_restored:
                 self._live.restore(state["live"])
+                # What a sampler has moved for workers that run further ahead is not where it stands here.
+                if not batch or state["sent_ahead"] == self._sent_ahead:
+                    self._samplers.restore(state["samplers"], in_epoch=batch > 0)
 
         def open_there() -> Iterator[Any]:
             if batch == 0:
@@ -110,8 +135,9 @@ class LoaderSource:
                 return self._open(epoch)
             rng.restore(start["rng"])
             self._ordering.restore(start["generators"])
+            self._samplers.restore(start["samplers"])
             self._start = start
-            return self._make(epoch, skip=batch, settle=settle)
+            return self._make(epoch, skip=batch, skipped=state["order"], settle=settle)
 
         settle()
         return self._iterate(open_there)
@@ -138,7 +164,18 @@ class LoaderSource:
                 f"{self._order.sampler_name()} draws from a global generator between batches: "
                 "from the second batch on it draws from a stream of its own"
             )
+        self._told = notes
         return notes
+
+    def new_notes(self) -> list[str]:
+        """Notes that the run has brought up since they were last asked for; for every boundary."""
+        if self._order.drew_between_batches != self._drew_before:
+            self._drew_before = self._has_news = True
+        if not self._has_news:
+            return []
+        self._has_news = False
+        told = self._told
+        return [note for note in self.notes() if note not in told]
 
     def close(self) -> None:
         """Stop the workers. The source is used up."""
@@ -149,27 +186,35 @@ class LoaderSource:
     def _iterate(self, opening: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         if self._epoch is not None:
             self._epoch.close(stop_workers=False)
-        self._epoch = EpochIterator(opening)
+        self._epoch = EpochIterator(opening, self._order.hand)
         return self._epoch
 
     def _open(self, epoch: int) -> Iterator[Any]:
         self._ordering.search()
-        self._start = {"epoch": epoch, "rng": rng.capture(), "generators": self._ordering.capture()}
-        return self._make(epoch, skip=0, settle=None)
+        self._start = {
+            "epoch": epoch,
+            "rng": rng.capture(),
+            "generators": self._ordering.capture(),
+            "samplers": self._samplers.capture(whole=True),
+            "batching": self._batching,
+        }
+        return self._make(epoch, skip=0, skipped="", settle=None)
 
-    def _make(self, epoch: int, *, skip: int, settle: Callable[[], None] | None) -> Iterator[Any]:
+    def _make(self, epoch: int, *, skip: int, skipped: str, settle: Callable[[], None] | None) -> Iterator[Any]:
         loader, user = self._loader, self._user_loader
         assert loader is not None, "the source was closed"
         self._look_again = True
         if not user.num_workers:
-            self._order.plan = Plan(epoch=epoch, skip=skip, after_skip=settle, stream=self._stream(epoch))
+            self._order.plan = Plan(
+                epoch=epoch, skip=skip, skipped=skipped, after_skip=settle, stream=self._stream(epoch)
+            )
             return iter(loader)
         source = (user.generator or torch.default_generator).get_state()
         if self._seed is None:
             self._seed = _first_draw(source)
         if user.persistent_workers and self._first is None:
             self._first = {"epoch": epoch, "source": source.numpy().tobytes()}
-        plan = Plan(epoch=epoch, skip=skip, seed=self._seed, stream=self._stream(epoch))
+        plan = Plan(epoch=epoch, skip=skip, skipped=skipped, seed=self._seed, stream=self._stream(epoch))
         self._order.plan = plan
         if self._first is not None and self._first["epoch"] != epoch and not self._has_workers_running:
             # In the undisturbed run these workers began in an earlier epoch, and this one drew no base seed and
@@ -196,15 +241,18 @@ class LoaderSource:
 class EpochIterator(Iterator[Any]):
     """One epoch's batches. The loader's iterator is made at the first request, which is the boundary."""
 
-    def __init__(self, opening: Callable[[], Iterator[Any]]) -> None:
+    def __init__(self, opening: Callable[[], Iterator[Any]], on_handed: Callable[[], None]) -> None:
         self._opening: Callable[[], Iterator[Any]] | None = opening
+        self._on_handed = on_handed
         self._batches: Iterator[Any] = iter(())
 
     def __next__(self) -> Any:
         if self._opening is not None:
             opening, self._opening = self._opening, None
             self._batches = opening()
-        return next(self._batches)
+        batch = next(self._batches)
+        self._on_handed()
+        return batch
 
     def close(self, *, stop_workers: bool) -> None:
         stop = getattr(self._batches, "_shutdown_workers", None)
@@ -235,6 +283,13 @@ def _length(loader: DataLoader[Any]) -> int | None:
         return len(loader)
     except (TypeError, NotImplementedError):  # the sampler has no length
         return None
+
+
+def _samples(loader: DataLoader[Any]) -> str:
+    try:
+        return f"{len(loader.dataset)} samples, "  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return ""
 
 
 def _first_draw(state: torch.Tensor) -> int:

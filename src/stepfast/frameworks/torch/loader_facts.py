@@ -16,9 +16,8 @@ def loader_facts(loader: DataLoader[Any]) -> dict[str, object]:
     order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     sampler = getattr(order, "sampler", order)
     facts: dict[str, object] = {
-        "batch_size": loader.batch_size if loader.batch_size is not None else getattr(order, "batch_size", None),
+        **batching(loader),
         "dataset_length": _length(loader.dataset),
-        "drop_last": bool(getattr(order, "drop_last", loader.drop_last)),
         "sampler": type(sampler).__qualname__,
         "workers": "none" if not loader.num_workers else "persistent" if loader.persistent_workers else "each epoch",
     }
@@ -29,6 +28,14 @@ def loader_facts(loader: DataLoader[Any]) -> dict[str, object]:
     if (chosen := _chosen(sampler)) is not None:
         facts["sampler_indices"] = chosen
     return facts
+
+
+def batching(loader: DataLoader[Any]) -> dict[str, object]:
+    order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    return {
+        "batch_size": loader.batch_size if loader.batch_size is not None else getattr(order, "batch_size", None),
+        "drop_last": bool(getattr(order, "drop_last", loader.drop_last)),
+    }
 
 
 def _split(dataset: Any) -> str | None:

@@ -6,10 +6,13 @@ opened.
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import xxhash
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
@@ -21,6 +24,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from stepfast.core.errors import StateMismatch
 from stepfast.frameworks.torch import rng
+from stepfast.frameworks.torch.batch_digest import batch_digest
 from stepfast.frameworks.torch.workers import Sent, seed_globals
 
 _DRAW_ONCE = (
@@ -29,6 +33,9 @@ _DRAW_ONCE = (
 )  # fmt: skip
 """Samplers that touch the global generators before their first index only."""
 
+MAX_HASHED = 512
+"""Indices of a batch that its digest reads; of a larger batch as many or up to twice as many, spread over it."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
@@ -36,6 +43,8 @@ class Plan:
 
     epoch: int
     skip: int = 0
+    skipped: str = ""
+    """The digest that the skipped batches must have."""
     after_skip: Callable[[], None] | None = None
     """Runs after the last skipped batch and before the first that is used."""
     seed: int | None = None
@@ -54,6 +63,17 @@ class PlannedOrder:
         self.plan = Plan(epoch=0)
         self.has_own_stream = not _draws_once(inner)
         self.drew_between_batches = False
+        self.handed = ""
+        """Digest of the indices of this epoch's batches that the loop was given, in their order."""
+        self._ahead: deque[str] = deque()
+
+    def hand(self) -> None:
+        """The loop was given one more batch. Workers have been sent some more by then."""
+        if self._ahead:
+            self.handed = self._ahead.popleft()
+
+    def drew(self, indices: object) -> None:
+        self._ahead.append(_digest(self._ahead[-1] if self._ahead else self.handed, indices))
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -65,6 +85,8 @@ class PlannedOrder:
         if self.plan.empty_iterators:
             self.plan.empty_iterators -= 1
             return iter(())
+        self.handed = ""
+        self._ahead.clear()
         return _Walk(self, self.plan, iter(self.inner))
 
 
@@ -81,6 +103,7 @@ class _Walk(Iterator[Any]):
         if self._batch < plan.skip:
             self._skip()
         indices = self._draw()
+        self._order.drew(indices)
         self._batch += 1
         if plan.seed is None:
             return indices
@@ -89,14 +112,22 @@ class _Walk(Iterator[Any]):
     def _skip(self) -> None:
         while self._batch < self._plan.skip:
             try:
-                self._draw()
+                self._order.drew(self._draw())
             except StopIteration:
                 raise StateMismatch(
                     f"epoch {self._plan.epoch + 1} now ends after {self._batch} batches, "
                     f"the checkpoint was written after {self._plan.skip}",
                     hint="resume with the dataset and the sampler of the run",
                 ) from None
+            self._order.hand()
             self._batch += 1
+        if self._order.handed != self._plan.skipped:
+            name = self._order.sampler_name()
+            raise StateMismatch(
+                f"{name} gives another order: the first {self._batch} batches of epoch {self._plan.epoch + 1} are not "
+                "those that the checkpoint was written after",
+                hint=f"give {name} state_dict and load_state_dict, or derive its order from set_epoch(epoch)",
+            )
         if self._plan.after_skip is not None:
             self._plan.after_skip()
 
@@ -125,3 +156,15 @@ def _draws_once(sampler: object) -> bool:
     if type(sampler) is BatchSampler:
         return _draws_once(sampler.sampler)
     return type(sampler) in _DRAW_ONCE
+
+
+def _digest(before: str, indices: object) -> str:
+    many: Any = indices if isinstance(indices, (list, tuple)) else (indices,)
+    count = len(many)
+    if count > MAX_HASHED:
+        many = many[:: count // MAX_HASHED]
+    try:
+        raw = array("q", many).tobytes()
+    except (TypeError, OverflowError, ValueError, RuntimeError):  # not numbers
+        raw = batch_digest(many)
+    return xxhash.xxh3_64_hexdigest(b"%b %d " % (before.encode(), count) + raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from stepfast.core.errors import Damaged, StateNotStorable
 from stepfast.core.protocols import LiveLeaf
@@ -23,7 +25,10 @@ DTYPES: dict[torch.dtype, str] = {
 BY_CODE = {code: dtype for dtype, code in DTYPES.items()}
 MAX_SPREAD = 64
 """A strided leaf spans at most this many times its own elements."""
+COPIED_ARRAYS_BYTES = 4 << 20
+"""So much of NumPy arrays is copied at every boundary."""
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_MARK_BYTES = 64
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]|(?<=\.)\.|^[.-]")
 
 
@@ -64,6 +69,21 @@ def stored_bytes(leaf: LiveLeaf) -> int:
 def _is_spread(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """A thin slice of something big: stored and restored in contiguous order."""
     return extent(shape, strides) > MAX_SPREAD * math.prod(shape)
+
+
+def mark(tensor: torch.Tensor) -> object:
+    """Something that is another one after most writes to `tensor`."""
+    place = tensor.data_ptr()
+    if tensor.device.type != "cpu" or not place:
+        return tensor._version, place
+    size = min(_MARK_BYTES, tensor.nbytes) if tensor.is_contiguous() else tensor.element_size()
+    return tensor._version, place, ctypes.string_at(place, size)
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """As in a manifest: of the elements in contiguous order."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return xxhash.xxh3_128_hexdigest(byte_view(plain) if plain.numel() else b"")
 
 
 def byte_view(tensor: torch.Tensor) -> memoryview:
@@ -113,6 +133,9 @@ class TorchForeign:
     def __init__(self, group: str, tensors: dict[str, torch.Tensor] | None = None) -> None:
         self.group = group
         self.leaves: list[LiveLeaf] = []
+        self.is_watched = True
+        """False once an array was too large to be copied: nothing tells when somebody writes it."""
+        self._copied_bytes = 0
         self._names: set[str] = set()
         self._tensors = tensors or {}
 
@@ -175,8 +198,12 @@ class TorchForeign:
             value = np.ascontiguousarray(value).view(np.uint8)
         if value.ndim and any(step < 0 for step in value.strides):
             value = np.ascontiguousarray(value)
+        # An array has no version counter, so it is copied where it is met, as numbers and strings are.
+        self._copied_bytes += value.nbytes
+        small = self._copied_bytes <= COPIED_ARRAYS_BYTES
+        self.is_watched = self.is_watched and small
         try:
-            tensor = torch.from_numpy(value if value.flags.writeable else value.copy())
+            tensor = torch.from_numpy(value.copy(order="K") if small or not value.flags.writeable else value)
         except TypeError:
             return None
         return {"$": "array", "v": self.take(tensor, path), **extra}
