@@ -146,7 +146,14 @@ class Trainer:
     def take(self, answer: Slots) -> None:
         self.slots = [Slot.attach(fd, answer.size) for fd in self.channel.take_fds(answer.count)]
 
-    def send(self, laid: Laid, slot: int = 0, linked: Sequence[str] = (), wanted_by: Sequence[int] = ()) -> None:
+    def send(
+        self,
+        laid: Laid,
+        slot: int = 0,
+        linked: Sequence[str] = (),
+        wanted_by: Sequence[int] = (),
+        names: Sequence[str] = (),
+    ) -> None:
         self.slots[slot].view(0, len(laid.data))[:] = laid.data
         self.channel.send(
             Snapshot(
@@ -154,6 +161,7 @@ class Trainer:
                 draft=laid.draft.to_json(),
                 spans=laid.spans,
                 linked=list(linked),
+                names=list(names),
                 wanted_by=list(wanted_by),
             )
         )

@@ -383,3 +383,57 @@ def test_the_draft_is_only_a_draft(start: Start, tmp_path: Path) -> None:
     manifest = RunDirectory.open(tmp_path / "run").manifest(1)
     assert isinstance(manifest, Manifest)
     assert manifest.run_id == one.run_id
+
+
+def test_more_names_are_all_durable_tags_before_the_save_is_told(start: Start, tmp_path: Path) -> None:
+    one = start()
+    one.open(tmp_path / "run")
+    one.reserve(1 << 20)
+    one.send(lay_out(1, files(1), run_id=one.run_id, name="best"), names=["early", "paper"])
+    one.expect(Committed)
+    assert RunDirectory.open(tmp_path / "run").tags() == {"best": 1, "early": 1, "paper": 1}
+    one.send(lay_out(2, files(2), run_id=one.run_id), names=["latest"])
+    assert one.expect(Failed).code == "usage"
+    assert RunDirectory.open(tmp_path / "run").steps() == [1], "refused before anything was written"
+
+
+def test_the_last_good_copy_of_a_shared_file_stays_when_the_shared_one_is_damaged(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    one = start()
+    one.open(path, keep_newest=2)
+    one.reserve(1 << 20)
+
+    def save(step: int, name: str | None = None) -> Committed:
+        frozen: Files = {"model-frozen.safetensors": {"w": b"frozen" * 9000}, "loop.json": b"%d" % step}
+        one.send(lay_out(step, frozen, run_id=one.run_id, name=name))
+        return one.expect(Committed)
+
+    run = RunDirectory.open(path)
+    save(1)
+    save(2, name="own-copy")  # written anew; from here on it is an ordinary one
+    os.unlink(path / "refs" / "tags" / "own-copy")
+    save(3, name="own-copy")
+    os.unlink(path / "refs" / "tags" / "own-copy")
+    assert "model-frozen.safetensors" in save(4).linked_files  # read back, and found whole
+    assert run.steps() == [3, 4]
+    save(5, name="own-copy")
+    os.unlink(path / "refs" / "tags" / "own-copy")
+    assert save(6).tidied == [4]
+    assert run.steps() == [5, 6]
+    file = run.checkpoint_path(6) / "model-frozen.safetensors"
+    assert file.stat().st_nlink == 2
+    # 5 gets a copy of its own, as if it had been written before 6; then rot comes, which leaves the times.
+    own = run.checkpoint_path(5) / "model-frozen.safetensors"
+    content, facts = own.read_bytes(), own.stat()
+    own.unlink()
+    own.write_bytes(content)
+    file.chmod(0o644)
+    with file.open("r+b") as opened:
+        opened.write(b"X")
+    os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert save(7).tidied == [], "5 is the last one that is whole"
+    read_back(path, 5)
+    assert [event["steps"] for event in events(path) if event["event"] == "damaged"] == [[6, 7]]
+    assert "model-frozen.safetensors" not in save(8).linked_files
+    read_back(path, 8)
+    one.bye()

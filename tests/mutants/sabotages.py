@@ -69,7 +69,7 @@ SABOTAGES = (
         new="",
         harm="a resumed run begins with the scaler's first scale again: other updates are skipped, other gradients "
         "underflow",
-        first=("tests/trainer", "tests/kill/test_kill.py"),
+        first=("tests/trainer/test_scaler.py",),
     ),
     Sabotage(
         name="waiting-gradients-dropped",

@@ -135,3 +135,32 @@ def test_a_disk_that_fails_before_the_commit_leaves_nothing(run: RunDirectory, w
     assert os.listdir(run.checkpoints_path) == ["step-00000001"]
     assert bring(run, lay_out(2, {"a.bin": b"11", "b.bin": b"22"})).step == 2
     assert CheckpointReader(run, 2).verify() == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_file_is_read_back_before_it_is_shared_and_damage_is_written_anew(run: RunDirectory, again: bool) -> None:
+    """By the process that wrote it, too."""
+    read_back = ReadBack()
+    bring(run, lay_out(1, {"a.bin": b"a" * 9000}))
+    file = run.checkpoint_path(1) / "a.bin"
+    facts = file.stat()
+    if again:
+        assert read_back.is_whole(file.parent, run.manifest(1).files[0])
+    file.chmod(0o644)
+    file.write_bytes(b"b" * 9000)
+    if again:  # rot leaves no trace in the times: what was read once counts until it is asked for again
+        os.utime(file, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        assert read_back.is_whole(file.parent, run.manifest(1).files[0])
+        assert not read_back.is_whole(file.parent, run.manifest(1).files[0], again=True)
+    assert bring(run, lay_out(2, {"a.bin": b"a" * 9000}), Previous.read(run, 1, read_back)).linked_files == ()
+    assert CheckpointReader(run, 2).verify() == []
+
+
+def test_a_file_system_without_links_gets_copies(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(1, "no links here")
+
+    bring(run, lay_out(1, {"a.bin": b"a" * 9000}))
+    monkeypatch.setattr(os, "link", refuse)
+    assert bring(run, lay_out(2, {"a.bin": b"a" * 9000}), Previous.read(run, 1, ReadBack())).linked_files == ()
+    assert CheckpointReader(run, 2).verify() == []

@@ -207,7 +207,7 @@ def test_history_over_a_segment(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         count(run)
     run = stepfast.Run(tmp_path / "run", model=model, steps=4110, save_steps=2049)
-    assert run.step == 4100, "no optimizer, no tensor was written: the boundary is whole"
+    assert run.step == 4098, "no optimizer: an update by hand could not be seen, so nothing is saved on the way out"
     run.state["again"] = True
     for step in run:
         run.log(square=step * step)

@@ -15,10 +15,10 @@ from stepfast.store.run_directory import RunDirectory
 _WORDS = {"ok": ("ok", "green"), "note": ("note", "yellow"), NEEDS_A_HAND: ("HELP", "red")}
 
 TOUCHES = (
-    "hooks on the objects given to Run; no class is patched",
+    "the objects given to Run, read at a save and written by a resume; nothing is hooked or patched",
     "handlers for SIGINT, SIGTERM and SIGUSR1, only while the loop iterates",
-    "one process beside the trainer, the agent: in a session of its own, gone when the trainer has ended and all is "
-    "written, 10 minutes later at the latest",
+    "one process beside the trainer, the agent: in a session of its own, gone when the trainer has ended and all "
+    "is written",
     "host memory for copies of the train state",
     "the run's directory, and nothing else on the disk; `rm -r` of it is safe when nobody trains in it",
 )

@@ -55,7 +55,7 @@ class Framework(Protocol):
     def holds(self, leaves: Sequence[Leaf]) -> bool:
         """Whether model, optimizer and gradients are, digest by digest, those of a checkpoint."""
 
-    def parameter_versions(self) -> list[int]:
+    def parameter_versions(self) -> list[object]:
         """Cheap numbers that move with every update; always new where updates are made by hand."""
 
     def written_by_forward(self) -> dict[str, Any]:
@@ -108,6 +108,9 @@ class BatchSource(Protocol):
         """Put the data's own generators back, before the script's lines at the head of an epoch run."""
 
     def notes(self) -> list[str]: ...
+
+    def new_notes(self) -> list[str]:
+        """Those that have appeared since they were last asked for; cheap when there are none."""
 
     def close(self) -> None: ...
 

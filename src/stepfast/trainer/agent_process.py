@@ -86,7 +86,7 @@ class AgentProcess:
     def wait_opened(self) -> Opened:
         """The run is ours; or the refusal as the named error it is."""
         try:
-            answer = self._wait(lambda m: isinstance(m, (Opened, Refused)), OPEN_DEADLINE_S, "did not open the run")
+            answer = self._wait(lambda m: isinstance(m, (Opened, Refused)), OPEN_DEADLINE_S, "has not opened the run")
         except ChannelClosed as error:
             raise AgentLost(
                 f"the agent did not open the run: {self.how_it_died()}",
@@ -155,7 +155,7 @@ class AgentProcess:
         if not self._channel.flush():
             raise AgentSilent("the agent does not read what it was sent before", hint="was it stopped (SIGSTOP)?")
 
-    def send(self, message: Message, timeout_s: float = SEND_DEADLINE_S) -> None:
+    def send(self, message: Message) -> None:
         """
         Raises:
             ChannelClosed: the agent is gone.
@@ -163,8 +163,10 @@ class AgentProcess:
                 message waits now, and leaves when the agent reads.
             StateNotStorable: too long, or no text that can be sent. Nothing was sent.
         """
-        if not isinstance(message, Drain):
-            self.check_reads()
+        self.check_reads()
+        self._send(message, SEND_DEADLINE_S)
+
+    def _send(self, message: Message, timeout_s: float) -> None:
         try:
             self._channel.send(message, timeout_s=timeout_s)
         except TimeoutError as error:
@@ -195,7 +197,7 @@ class AgentProcess:
         """Wait until everything that was sent is durable or has failed."""
         number = time.monotonic_ns() & 0x7FFF_FFFF
         deadline = time.monotonic() + deadline_s
-        self.send(Drain(id=number), deadline_s)
+        self._send(Drain(id=number), deadline_s)
         while True:
             kept, self._kept = self._kept, []
             for message in kept:
@@ -263,7 +265,7 @@ class AgentProcess:
 
     def _wait_slots(self) -> Slots | Refused:
         answer = self._wait(
-            lambda m: isinstance(m, (Slots, Refused)), RESERVE_DEADLINE_S, "did not make room for a snapshot"
+            lambda m: isinstance(m, (Slots, Refused)), RESERVE_DEADLINE_S, "has not made room for a snapshot"
         )
         assert isinstance(answer, (Slots, Refused))
         return answer
@@ -280,7 +282,7 @@ class AgentProcess:
                     return self._kept.pop(index)
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise AgentSilent(f"the agent {complaint} within {deadline_s:g} s", hint="is the disk hanging?")
+                raise AgentSilent(f"the agent {complaint} after {deadline_s:g} s", hint="is the disk hanging?")
             for message in self._receive(left_s):
                 if isinstance(message, Free) and wanted(message):
                     return message

@@ -49,12 +49,12 @@ class Keep:
     stop_asked: bool = False
     left_on_purpose: bool = False
     kept: KeptRecord | None = None
-    _parameters: list[int] = field(default_factory=list)
+    _parameters: list[object] = field(default_factory=list)
     _digest: xxhash.xxh3_128 | None = None
     _progress_failed: bool = False
     _digests: Thinning = field(default_factory=Thinning)
     _for_digests: Allowance = field(default_factory=lambda: Allowance(share=SHARE, first_s=0.1))
-    _for_records: Allowance = field(default_factory=lambda: Allowance(share=SHARE, first_s=0.25, step_s=0.0005))
+    _for_records: Allowance = field(default_factory=lambda: Allowance(share=SHARE, first_s=0.25, step_s=0.0002))
     _num_boundaries: int = 0
     _loop_began: float = 0.0
 
@@ -207,8 +207,8 @@ class Keep:
         self.save(record, (why,), late=True)
         return True
 
-    def wait_durable(self) -> None:
-        self.saver.drain()
+    def wait_durable(self, *, is_at_boundary: bool = True) -> None:
+        self.saver.drain(is_at_boundary=is_at_boundary)
 
     def act_on_signals(self) -> None:
         """After the save at a boundary: leave, if a signal or a command asked for it. Raises to leave."""

@@ -101,6 +101,8 @@ class Kept:
             self._is_first = False
             self._warn_of_moved_rng(private)
         self.keep.boundary(cursor, private, epoch_ended=epoch_ended, finished=finished)
+        for note in () if self._source is None else self._source.new_notes():
+            self.keep.say(note)
         self.keep.act_on_signals()
 
     def has_updated(self) -> bool:
@@ -138,7 +140,7 @@ class Kept:
         try:
             if keep.clocks.listens_to("exception"):
                 keep.save_boundary_if_whole("exception")
-            keep.wait_durable()
+            keep.wait_durable(is_at_boundary=False)
         except StepfastError as error:
             keep.say(f"the save after the exception failed: {error.message}")
         keep.say(f"left by an exception; {keep.final_words()}")
@@ -168,11 +170,11 @@ class Bare:
     """`Run(None)`: the loop and nothing else."""
 
     def __init__(
-        self, on_step: Callable[[Cursor, Mapping[str, float]], None], parameter_versions: Callable[[], list[int]]
+        self, on_step: Callable[[Cursor, Mapping[str, float]], None], parameter_versions: Callable[[], list[object]]
     ) -> None:
         self._on_step = on_step
         self._parameter_versions = parameter_versions
-        self._at_boundary: list[int] = []
+        self._at_boundary: list[object] = []
 
     def begun(self) -> None: ...
 

@@ -279,8 +279,9 @@ class Loop:
         if position.in_step:
             if self._broken and not self._keeping.has_updated():
                 self._drop_step()
+                values = self._step_log.take()
                 if position.step > 0:  # the tail's values belong to the last step that counts
-                    self._history.add(position.step - 1, position.epoch, self._step_log.take())
+                    self._history.add(position.step - 1, position.epoch, values)
             else:
                 self._finish_step()
         ends_here = self._is_over() and not self._exhausted and not self._broken

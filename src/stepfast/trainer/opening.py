@@ -21,6 +21,7 @@ from stepfast.store import ledger
 from stepfast.store.manifest import Manifest
 from stepfast.store.progress import ProgressRow, ProgressWriter, read_progress
 from stepfast.store.reading import CheckpointReader
+from stepfast.store.storable import check_storable
 from stepfast.trainer import facts
 from stepfast.trainer.environment import Environment
 from stepfast.trainer.history import History
@@ -100,6 +101,7 @@ def open_run(path: str, parts: Parts) -> Opened:
     Raises:
         StepfastError: every refusal; the agent is gone then.
     """
+    check_storable(parts.settings(), "settings")
     recorded = {
         "versions": facts.versions(),
         "hyperparameters": dict(parts.options.hyperparameters),

@@ -31,23 +31,37 @@ class KeptRecord:
 
     @classmethod
     def of(cls, record: Record) -> KeptRecord:
-        state = record.state
-        gradients = {leaf.name: weakref.ref(leaf.tensor) for leaf in state.dynamic if _is_gradient(leaf)}
-        if gradients:
-            dynamic = tuple(replace(leaf, tensor=None) if _is_gradient(leaf) else leaf for leaf in state.dynamic)
-            record = replace(record, state=replace(state, dynamic=dynamic))
-        return cls(record=record, gradients=gradients)
+        state, gradients = without_gradients(record.state)
+        return cls(record=replace(record, state=state), gradients=gradients)
 
     def whole(self) -> Record | None:
         """The record with its gradients; None when one of them is gone."""
-        if not self.gradients:
-            return self.record
-        live = {name: reference() for name, reference in self.gradients.items()}
-        if any(tensor is None for tensor in live.values()):
-            return None
-        state = self.record.state
-        dynamic = tuple(replace(leaf, tensor=live.get(leaf.name, leaf.tensor)) for leaf in state.dynamic)
-        return replace(self.record, state=replace(state, dynamic=dynamic))
+        state = with_gradients(self.record.state, self.gradients)
+        return None if state is None else replace(self.record, state=state)
+
+
+Gradients = Mapping[str, "weakref.ref[Any]"]
+
+
+def without_gradients(state: TrainState) -> tuple[TrainState, Gradients]:
+    """The state with gradients only referred to."""
+    gradients = {leaf.name: weakref.ref(leaf.tensor) for leaf in state.dynamic if _is_gradient(leaf)}
+    if not gradients:
+        return state, gradients
+    dynamic = tuple(replace(leaf, tensor=None) if _is_gradient(leaf) else leaf for leaf in state.dynamic)
+    return replace(state, dynamic=dynamic), gradients
+
+
+def with_gradients(state: TrainState, gradients: Gradients) -> TrainState | None:
+    """The state as it was; None when the script has dropped a gradient."""
+    live = {name: reference() for name, reference in gradients.items()}
+    if any(tensor is None for tensor in live.values()):
+        return None
+    if not live:
+        return state
+    return replace(
+        state, dynamic=tuple(replace(leaf, tensor=live.get(leaf.name, leaf.tensor)) for leaf in state.dynamic)
+    )
 
 
 def _is_gradient(leaf: LiveLeaf) -> bool:

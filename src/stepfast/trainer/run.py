@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stepfast.core.errors import UsageError
+from stepfast.core.errors import StepfastError, UsageError
 from stepfast.core.protocols import BatchSource, Kit
 from stepfast.core.words import Cursor
 from stepfast.data.plain import IterableSource, length_of
@@ -298,5 +299,7 @@ def _let_go(keep: Keep, why: str) -> None:
         keep.signals.restore()
         keep.progress.close()
         if why == "dropped" and keep.has_begun:
+            with contextlib.suppress(StepfastError):
+                keep.wait_durable(is_at_boundary=False)
             keep.say(f"left without an end to its loop; {keep.final_words()}; the next start goes on from there")
         keep.saver.close(why)

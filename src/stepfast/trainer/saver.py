@@ -21,6 +21,7 @@ from stepfast.store.run_directory import RunDirectory
 from stepfast.store.storable import MAX_SEGMENT_BYTES, encode_loop
 from stepfast.trainer import refusals
 from stepfast.trainer.agent_process import AgentProcess, AgentSilent
+from stepfast.trainer.record import Gradients, with_gradients, without_gradients
 from stepfast.wire.channel import ChannelClosed
 from stepfast.wire.messages import Committed, Failed, Message, Opened, Refused, Request, Snapshot, Span
 
@@ -54,6 +55,8 @@ class SaveRequest:
     finished: str | None = None
     revision: int = 0
     wanted_by: tuple[int, ...] = ()
+    gradients: Gradients = field(default_factory=dict)
+    """References to the gradients that `state` no longer holds itself."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +90,9 @@ class Saver:
     _starts: int = 1
     _is_silent: bool = False
     """The agent let a deadline pass: until it reads again, nothing waits for it."""
+    _put_off: SaveRequest | None = None
+    """The newest save, if it failed only because the agent was silent."""
+    _failed_step: int = -1
 
     def __post_init__(self) -> None:
         self._capture = Capture(self.framework)
@@ -146,9 +152,12 @@ class Saver:
         self._newest = request
         if self._is_silent and not self.agent.can_take_a_save():
             self._failed(request.cursor.step, AgentSilent("the agent still does not read"), aloud=False)
-            return
-        self._is_silent = False
-        self._try_to_save(request)
+            self._put_off = request
+        else:
+            self._is_silent, self._put_off = False, None
+            self._try_to_save(request)
+        # From here on gradients are only referred to: the script may drop them, and their memory must go then.
+        self._newest, self._put_off = _light(self._newest), _light(self._put_off)
 
     def poll(self) -> None:
         """Take in what the agent has to say; never waits."""
@@ -160,9 +169,9 @@ class Saver:
         except AgentSilent as error:
             self._fell_silent(error)
 
-    def drain(self) -> None:
+    def drain(self, *, is_at_boundary: bool) -> None:
         """Wait until every save is durable or has failed. If the agent dies meanwhile, the newest is made again as
-        long as nothing was written since."""
+        long as nothing was written since; at the boundary itself nothing can have been."""
         while True:
             try:
                 self.agent.drain(DRAIN_DEADLINE_S, self._take)
@@ -172,15 +181,17 @@ class Saver:
                 self._is_silent = True
                 raise
             else:
-                return
+                self._is_silent = False
+                self._newest, self._put_off = self._put_off, None
             if self._newest is None:
                 return
             self.has_lost_a_save = False
-            if not self._can_be_repeated(self._newest):
+            again = self._repeated(self._newest, is_at_boundary)
+            if again is None:
                 step = self._newest.cursor.step
                 self._failed(step, AgentLost("the agent died before it was durable, and the state has moved on since"))
                 return
-            self._try_to_save(replace(self._newest, is_late=True))
+            self._try_to_save(again)
 
     def event(self, kind: str, **fields: object) -> None:
         try:
@@ -208,7 +219,7 @@ class Saver:
                 self._start_again()
                 self.has_lost_a_save = False
             except AgentSilent as error:
-                self._is_silent = True
+                self._is_silent, self._put_off = True, request
                 self._failed(request.cursor.step, error)
                 return
             except StepfastError as error:
@@ -217,13 +228,19 @@ class Saver:
             else:
                 return
 
-    def _can_be_repeated(self, request: SaveRequest) -> bool:
-        now = self.framework.versions(request.state)
-        leaves = (*request.state.static, *request.state.dynamic)
-        return all(
-            was == is_now or leaf.name in request.copies
-            for leaf, was, is_now in zip(leaves, request.versions, now, strict=True)
-        )
+    def _repeated(self, request: SaveRequest, is_at_boundary: bool) -> SaveRequest | None:
+        """The same save once more, if its state is still there."""
+        state = with_gradients(request.state, request.gradients)
+        if state is None:
+            return None
+        if not is_at_boundary:
+            leaves, now = (*state.static, *state.dynamic), self.framework.versions(state)
+            if not state.is_watched or any(
+                was != is_now and leaf.name not in request.copies
+                for leaf, was, is_now in zip(leaves, request.versions, now, strict=True)
+            ):
+                return None
+        return replace(request, state=state, gradients={}, is_late=True)
 
     def _save(self, request: SaveRequest) -> None:
         linked = {
@@ -258,7 +275,7 @@ class Saver:
             self.agent.send(snapshot)
         except (AgentSilent, ChannelClosed):
             raise  # it waits in the channel, and the slot is the agent's
-        except BaseException:
+        except Exception:
             self.agent.give_back(number)
             raise
         self.k0_s.append(k0_s)
@@ -292,7 +309,11 @@ class Saver:
             self.last_durable, self.last_durable_at = message.step, time.monotonic()
             self._durable_segments = self._sent_segments.pop(message.step, {})
             self._sent_segments = {s: f for s, f in self._sent_segments.items() if s > message.step}
-            self.last_failure = None
+            late = self._put_off
+            if late is not None and (message.step, message.revision) >= (late.cursor.step, late.revision):
+                late = self._put_off = None
+            if late is None and message.step >= self._failed_step:
+                self.last_failure = None
             if self._newest is not None and message.step >= self._newest.cursor.step:
                 self._newest = None
         elif isinstance(message, Failed):
@@ -309,7 +330,7 @@ class Saver:
 
     def _failed(self, step: int, error: StepfastError, *, aloud: bool = True) -> None:
         self._durable_segments = {}  # the next save brings all bytes: one of those that were shared may be damaged
-        self.last_failure = error
+        self.last_failure, self._failed_step = error, max(step, self._failed_step)
         if self._newest is not None and step >= self._newest.cursor.step:
             self._newest = None
         if not aloud:
@@ -325,6 +346,8 @@ class Saver:
         for message in self.agent.take_kept():
             self._take(message)
         self.agent.discard()
+        if self._put_off is not None:
+            self._newest, self._put_off = self._put_off, None
         if self._starts >= MAX_AGENT_STARTS:
             raise AgentLost(
                 f"the agent died {self._starts} times ({how}); no checkpoint can be written any more",
@@ -336,3 +359,10 @@ class Saver:
         self.say(f"the agent died ({how}); a new one is started. Durable: {durable}")
         self.agent = AgentProcess(path=self.path, mode="auto", script=self.script, keep_newest=self.keep_newest)
         self.opened = self.agent.wait_opened()
+
+
+def _light(request: SaveRequest | None) -> SaveRequest | None:
+    if request is None or request.gradients:
+        return request
+    state, gradients = without_gradients(request.state)
+    return replace(request, state=state, gradients=gradients) if gradients else request

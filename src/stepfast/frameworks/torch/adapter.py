@@ -21,6 +21,7 @@ from stepfast.frameworks.torch.names import ModelLeaves, as_named, canonical, wa
 from stepfast.frameworks.torch.settings import Constructed
 
 COPIED_AT_BOUNDARY_BYTES = 4 << 20
+MARKED_PARAMETERS = 32
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +38,9 @@ class _Static:
     buffers: tuple[LiveLeaf, ...]
     """Those that Forward may write, if they are small enough to be copied at every boundary."""
     pointers: list[int]
+    marked: tensors.Marked
+    marked_parameters: tensors.Marked
+    """A few of them: an update writes all."""
     optimizer_states: dict[str, Any]
     """Encoded state of the optimizers that hold tensors only."""
 
@@ -97,7 +101,10 @@ class TorchFramework:
         )
 
     def versions(self, state: TrainState) -> list[object]:
-        return [tensors.mark(leaf.tensor) for leaf in (*state.static, *state.dynamic)]
+        static = self._static
+        if static is None or state.static is not static.leaves:
+            return [tensors.mark(leaf.tensor) for leaf in (*state.static, *state.dynamic)]
+        return tensors.marks(static.marked) + [tensors.mark(leaf.tensor) for leaf in state.dynamic]
 
     def holds(self, leaves: Sequence[Leaf]) -> bool:
         state = self.collect({})
@@ -111,13 +118,13 @@ class TorchFramework:
                 return False
         return True
 
-    def parameter_versions(self) -> list[int]:
-        if not self.optimizers:  # `p.data` moves no counter
+    def parameter_versions(self) -> list[object]:
+        if not self.optimizers:  # by hand: nothing says when an update is made
             self._asked += 1
             return [-self._asked]
-        if self._static is None:
-            return [parameter._version for model in self.models.values() for parameter in model.parameters()]
-        return [parameter._version for parameter in self._static.parameters]
+        static = self._static or self._refresh()
+        versions: list[object] = [parameter._version for parameter in static.parameters]
+        return versions + tensors.marks(static.marked_parameters)
 
     def written_by_forward(self) -> dict[str, Any]:
         buffers = self._refresh().buffers if self._static is None else self._static.buffers
@@ -251,6 +258,7 @@ class TorchFramework:
             if optimizers.holds_only_tensors(optimizer)
         }
         leaves = (*found.leaves, *foreign.leaves)
+        parameters = [p for model in self.models.values() for p in model.parameters()]
         static = _Static(
             fingerprint=[],
             model=found,
@@ -260,11 +268,13 @@ class TorchFramework:
                 for prefix, model in self.models.items()
                 for name, _ in model.named_modules()
             ],
-            parameters=[p for model in self.models.values() for p in model.parameters()],
+            parameters=parameters,
             labels=labels,
             leaves=leaves,
             buffers=_small_buffers(found.leaves),
             pointers=[leaf.tensor.data_ptr() for leaf in leaves],
+            marked=tensors.Marked.of([leaf.tensor for leaf in leaves]),
+            marked_parameters=tensors.Marked.of(_spread(parameters, MARKED_PARAMETERS)),
             optimizer_states=states,
         )
         static.fingerprint = self._fingerprint(static)
@@ -338,6 +348,10 @@ def _tensors_of_settling(tree: dict[str, Any]) -> set[str]:
         elif isinstance(value, list):
             waiting += value
     return found
+
+
+def _spread(parameters: Sequence[torch.nn.Parameter], count: int) -> list[torch.nn.Parameter]:
+    return list(parameters[:: max(1, -(-len(parameters) // count))])
 
 
 def _small_buffers(leaves: Sequence[LiveLeaf]) -> tuple[LiveLeaf, ...]:

@@ -226,6 +226,9 @@ class LoaderSource:
             batches = iter(loader)
         finally:
             loader.generator = user.generator
+        if plan.failure is not None:
+            _stop_workers(batches)
+            raise plan.failure
         self._has_workers_running = user.persistent_workers
         if settle is not None:
             settle()
@@ -255,10 +258,15 @@ class EpochIterator(Iterator[Any]):
         return batch
 
     def close(self, *, stop_workers: bool) -> None:
-        stop = getattr(self._batches, "_shutdown_workers", None)
-        if stop_workers and stop is not None:
-            stop()
+        if stop_workers:
+            _stop_workers(self._batches)
         self._opening, self._batches = None, iter(())
+
+
+def _stop_workers(batches: Iterator[Any]) -> None:
+    stop = getattr(batches, "_shutdown_workers", None)
+    if stop is not None:
+        stop()
 
 
 def _rebuild(loader: DataLoader[Any], order: PlannedOrder) -> DataLoader[Any]:

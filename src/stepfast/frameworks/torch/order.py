@@ -51,6 +51,8 @@ class Plan:
     """Of the run; None where the loader has no workers."""
     stream: bytes = b""
     """Seed of a sampler that draws from a global generator between batches."""
+    failure: StateMismatch | None = None
+    """Why the walk ended at what it was to skip, where workers are waiting: an iterator half made keeps them."""
     empty_iterators: int = 0
     """How many iterators are made only to be thrown away: the loader's own start makes one."""
 
@@ -100,8 +102,16 @@ class _Walk(Iterator[Any]):
 
     def __next__(self) -> Any:
         plan = self._plan
+        if plan.failure is not None:
+            raise StopIteration
         if self._batch < plan.skip:
-            self._skip()
+            try:
+                self._skip()
+            except StateMismatch as failure:
+                if plan.seed is None:
+                    raise
+                plan.failure = failure
+                raise StopIteration from None
         indices = self._draw()
         self._order.drew(indices)
         self._batch += 1

@@ -6,6 +6,7 @@ import ctypes
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,13 +72,38 @@ def _is_spread(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return extent(shape, strides) > MAX_SPREAD * math.prod(shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Tensors whose marks are taken at every boundary; what does not change between two is looked up once."""
+
+    tensors: tuple[torch.Tensor, ...]
+    places: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor]) -> Marked:
+        return cls(tuple(tensors), tuple(t.data_ptr() for t in tensors), tuple(map(_readable_bytes, tensors)))
+
+
+def marks(marked: Marked) -> list[object]:
+    """One for each tensor, another one after most writes to it: version counter, place, first bytes."""
+    versions = [tensor._version for tensor in marked.tensors]
+    places = [tensor.data_ptr() for tensor in marked.tensors]
+    heads = [
+        ctypes.string_at(place, size) if place == was else b""
+        for place, was, size in zip(places, marked.places, marked.sizes, strict=True)
+    ]
+    return list(zip(versions, places, heads, strict=True))
+
+
 def mark(tensor: torch.Tensor) -> object:
-    """Something that is another one after most writes to `tensor`."""
-    place = tensor.data_ptr()
-    if tensor.device.type != "cpu" or not place:
-        return tensor._version, place
-    size = min(_MARK_BYTES, tensor.nbytes) if tensor.is_contiguous() else tensor.element_size()
-    return tensor._version, place, ctypes.string_at(place, size)
+    return marks(Marked.of([tensor]))[0]
+
+
+def _readable_bytes(tensor: torch.Tensor) -> int:
+    if tensor.device.type != "cpu" or not tensor.data_ptr():
+        return 0
+    return min(_MARK_BYTES, tensor.nbytes) if tensor.is_contiguous() else tensor.element_size()
 
 
 def digest(tensor: torch.Tensor) -> str:
