@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from stepfast.core.errors import StateMismatch, UsageError
-from stepfast.data.batching import check_batching
+from stepfast.policy.batching import check_batching
 
 
 class GlobalRng(Protocol):

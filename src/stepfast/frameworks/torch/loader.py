@@ -18,13 +18,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from stepfast.core.errors import StateMismatch, UsageError
-from stepfast.data.batching import check_batching
 from stepfast.frameworks.torch import rng
 from stepfast.frameworks.torch.generators import FoundGenerators
 from stepfast.frameworks.torch.loader_facts import batching, loader_facts
 from stepfast.frameworks.torch.order import Plan, PlannedOrder
 from stepfast.frameworks.torch.sampler_state import SamplerState
 from stepfast.frameworks.torch.workers import WorkerStart
+from stepfast.policy.batching import check_batching
 
 _OURS = {"dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "worker_init_fn"}
 """Arguments of DataLoader that are not taken over as they are."""
