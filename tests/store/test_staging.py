@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -236,27 +237,30 @@ def test_killed_between_the_two_renames_of_a_file_system_without_exchange(
     assert_intact(run, 100)
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """A real limit of the kernel: no file may have more than 4,200 bytes."""
+    """A real limit of the kernel: no file may have more than 4,200 bytes. Pytest's own log may be longer than that, so
+    it must be over before pytest writes again."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4200, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_a_disk_that_refuses_leaves_the_old_ones_and_says_what_to_do(tmp_path: Path) -> None:
-    run = RunDirectory.create(tmp_path / "run", build.RUN_ID)
-    small = build.files_of(100)[2:]
-    build.commit(run, 100, small)
-    with pytest.raises(StorageFailed, match=r"model\.safetensors") as caught:
-        build.commit(run, 200)
-    assert caught.value.hint
-    assert names(run) == ["step-00000100"]
-    assert_intact(run, 100)
-    build.commit(run, 300, small)
-    assert_intact(run, 100, 300)
+    with full_disk():
+        run = RunDirectory.create(tmp_path / "run", build.RUN_ID)
+        small = build.files_of(100)[2:]
+        build.commit(run, 100, small)
+        with pytest.raises(StorageFailed, match=r"model\.safetensors") as caught:
+            build.commit(run, 200)
+        assert caught.value.hint
+        assert names(run) == ["step-00000100"]
+        assert_intact(run, 100)
+        build.commit(run, 300, small)
+        assert_intact(run, 100, 300)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
