@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stepfast.core.words import Leaf, StoredFile, round_up
 from stepfast.persist.persist import persist
-from stepfast.persist.previous import Previous
+from stepfast.persist.previous import Previous, ReadBack
 from stepfast.policy.retention import Kept, Retention, plan
 from stepfast.store import ledger
 from stepfast.store.manifest import Manifest
@@ -80,7 +80,7 @@ def save(run: RunDirectory, step: int, *, revision: int = 0, name: str | None = 
         spans,
         draft,
         (),
-        previous=Previous.newest(run, step, ()),
+        previous=Previous.newest(run, step, (), ReadBack()),
         incarnation=incarnation,
         received_s=time.monotonic(),
     )
