@@ -76,7 +76,7 @@ class Watched:
         began = time.monotonic()
         next(self._steps)
         went_on = time.monotonic()
-        self.saver.drain()
+        self.saver.drain(is_at_boundary=True)
         assert self.saver.last_durable == self.run.step, "the save failed"
         return went_on - began, self.saver.k0_s[-1], self.saver.last_durable_at - began
 

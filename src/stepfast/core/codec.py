@@ -8,6 +8,7 @@ the framework's `Foreign` takes them out into leaves and puts them back.
 from __future__ import annotations
 
 import base64
+import functools
 import math
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -18,6 +19,7 @@ from stepfast.core.errors import Damaged, StateNotStorable
 
 MAX_DEPTH = 24
 """Levels of JSON, tags included: with those of the file around it, a strict reader takes all that is written."""
+_REMEMBERED_BYTES = 16 << 10
 _INT64 = range(-(2**63), 2**63)
 _FACTORIES: dict[str, Callable[[], Any]] = {
     "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str,
@@ -60,6 +62,8 @@ def encode(value: object, path: str, foreign: Foreign, _depth: int = 0) -> Any:
         return value if value in _INT64 else _tag("int", hex(value))  # type: ignore[arg-type]
     if kind is float:
         return value if math.isfinite(value) else _tag("float", struct.pack("<d", value).hex())  # type: ignore[arg-type]
+    if kind is bytes and len(value) <= _REMEMBERED_BYTES:  # type: ignore[arg-type]
+        return _tag("bytes", _base64(value))
     if kind in (bytes, bytearray):
         return _tag(kind.__name__, base64.b64encode(value).decode())  # type: ignore[arg-type]
     if kind is list:
@@ -86,6 +90,12 @@ def encode(value: object, path: str, foreign: Foreign, _depth: int = 0) -> Any:
         hint="keep numbers, strings, lists, dicts, tensors or arrays there, "
         "or hand the object over as extra= if it has state_dict and load_state_dict",
     )
+
+
+@functools.lru_cache(maxsize=32)
+def _base64(value: bytes) -> str:
+    """States of random generators come again step after step; most of them have not moved."""
+    return base64.b64encode(value).decode()
 
 
 def decode(value: Any, foreign: Foreign) -> Any:

@@ -25,7 +25,7 @@ from stepfast.trainer.selfcheck import SelfCheck
 from stepfast.trainer.signals import Signals
 
 SHARE = 0.01
-"""Of the loop's time: so much may records take, and so much digests of batches."""
+"""Of the loop's time: so much may digests of batches take, and records half of it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Keep:
     _progress_failed: bool = False
     _digests: Thinning = field(default_factory=Thinning)
     _for_digests: Allowance = field(default_factory=lambda: Allowance(share=SHARE, first_s=0.1))
-    _for_records: Allowance = field(default_factory=lambda: Allowance(share=SHARE, first_s=0.25, step_s=0.0002))
+    _for_records: Allowance = field(default_factory=lambda: Allowance(share=SHARE / 2, first_s=0.25, step_s=0.00005))
     _num_boundaries: int = 0
     _loop_began: float = 0.0
 

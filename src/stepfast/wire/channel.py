@@ -16,7 +16,7 @@ import msgspec
 from stepfast.wire.messages import FRAME_LIMIT_BYTES, MAX_SLOTS, Message, decode, encode
 
 _LENGTH = struct.Struct("<I")
-_READ_BYTES = 256 << 10
+_READ_BYTES = 64 << 10  # larger ones come from the kernel anew each time
 
 
 class ChannelClosed(ConnectionError):
