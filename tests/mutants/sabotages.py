@@ -168,8 +168,8 @@ SABOTAGES = (
     Sabotage(
         name="torn-exception-save",
         file="trainer/keep.py",
-        old="if self.record is None or self.has_changed():",
-        new="if self.record is None:",
+        old="if record is None or self._has_changed(record):",
+        new="if record is None:",
         harm="an exception after optimizer.step() saves updated weights under the step before: the resume makes the "
         "same update twice",
         first=("tests/trainer/test_ends.py",),
