@@ -154,7 +154,7 @@ SABOTAGES = (
 """,
         harm="for data without a length the generators are captured when the next batch has been drawn already: a "
         "resume draws it again from a later state, so it is another batch",
-        first=("tests/trainer", "tests/kill/test_kill.py"),
+        first=("tests/trainer/test_unknown_length.py",),
     ),
     Sabotage(
         name="slot-reused",
