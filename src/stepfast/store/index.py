@@ -11,11 +11,6 @@ from stepfast.files import strict_json
 _PART = re.compile(r"(model[A-Za-z0-9._]*)-[0-9]{5}-of-[0-9]{5}\.safetensors", re.ASCII)
 
 
-def part_name(stem: str, number: int, count: int) -> str:
-    """File `number` (from 0) of `count`: `model.safetensors`, or `model-00001-of-00002.safetensors`."""
-    return f"{stem}.safetensors" if count == 1 else f"{stem}-{number + 1:05d}-of-{count:05d}.safetensors"
-
-
 def build_indexes(files: Sequence[StoredFile]) -> dict[str, bytes]:
     """Name and content of each index that the files need."""
     groups: dict[str, list[StoredFile]] = {}

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from stepfast.core.errors import UsageError
+from stepfast.store.metrics import SEGMENT_STEPS, segment_name
 
 ROW = struct.Struct("<QIId")
-SEGMENT_STEPS = 4096
 
 
 class History:
@@ -61,7 +61,7 @@ class History:
 
     def files(self) -> dict[str, bytearray]:
         """The segments as they lie in a checkpoint, by file name."""
-        return {f"metrics-{number:08d}.bin": data for number, data in sorted(self._segments.items())}
+        return {segment_name(number): data for number, data in sorted(self._segments.items())}
 
     def is_full(self, file_name: str, step: int) -> bool:
         """Whether no row can be added to this segment any more once `step` steps are finished."""
